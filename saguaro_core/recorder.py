@@ -1,0 +1,36 @@
+"""One worker's notebook: events of the run at hand, stamped on the system-wide monotonic clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .events import Event
+
+SHIP_SECONDS = 0.05  # a reader wakes at most this often; the worker's own core is never asked for more
+
+
+class Recorder:
+    """Collects events and hands them to `ship(events)` in batches. `start`: the run's zero on `time.perf_counter`,
+    which is one clock for all processes of a machine (CLOCK_MONOTONIC)."""
+
+    def __init__(self, run: str, start: float, ship: Callable[[list[Event]], None]):
+        self.run, self.start, self.round = run, start, 0
+        self._ship, self._events, self._shipped = ship, [], 0.0
+
+    def now(self) -> float:
+        """Seconds since the run started."""
+        return time.perf_counter() - self.start
+
+    def add(self, kind: type[Event], t0: float | None = None, **fields) -> float:
+        """Record what began at `t0` and ends now (an instant where `t0` is None). Returns now."""
+        t1 = self.now()
+        self._events.append(kind(run=self.run, round=self.round, t0=t1 if t0 is None else t0, t1=t1, **fields))
+        return t1
+
+    def flush(self, force: bool = False) -> None:
+        """Ship what was collected, unless the last shipment is recent. Call it where nobody waits for this worker."""
+        now = time.perf_counter()
+        if self._events and (force or now - self._shipped >= SHIP_SECONDS):
+            events, self._events, self._shipped = self._events, [], now
+            self._ship(events)
