@@ -45,7 +45,7 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
         "tokens_per_round_hit": _mean(hits),
         "tokens_per_round_miss": _mean(misses),
         "acceptance": sum(accepted) / sum(tested) if sum(tested) else None,
-        "acceptance_by_position": [a / t for a, t in zip(accepted, tested, strict=True)],
+        "acceptance_by_position": [a / t if t else None for a, t in zip(accepted, tested, strict=True)],
         "drafted": sum(len(e.drafted) for e in verifies),
         "accepted": sum(accepted),
         "lookups": len(later),

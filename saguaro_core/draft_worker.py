@@ -1,0 +1,67 @@
+"""The draft's process: loads the draft, then answers the target's messages run after run."""
+
+from __future__ import annotations
+
+import gc
+import os
+from multiprocessing import current_process
+from multiprocessing.connection import Client, Connection
+
+import torch
+
+from .drafting import Drafter
+from .events import DRAFT, TARGET, Transfer, Wait
+from .messages import Begin, Connect, Done, End, Load, Ready, Reply, Speculate
+from .models import load_draft
+from .recorder import Recorder
+from .rules import make_rule
+from .sampling import Streams
+from .transformers_model import TransformersModel
+from .trunk import Trunk
+from .worker import Inbox
+
+
+def serve(main: Connection, inbox: Inbox) -> None:
+    load: Load = inbox.get()
+    dtype = getattr(torch, load.dtype)
+    model = TransformersModel(*load_draft(load.draft, load.target, load.device, dtype), context=load.context)
+    trunk = Trunk(model)
+    warm_up(trunk)
+    gc.freeze()
+    connect: Connect = inbox.get()
+    target = Client(connect.address, authkey=current_process().authkey)
+    target.send(model.ids.cpu().numpy())
+    main.send(Ready({"context": model.context, "head": len(model.ids), "pid": os.getpid()}))
+    drafter, record = None, None
+    while True:
+        t0 = record.now() if record else 0.0
+        try:
+            message = target.recv()
+        except (EOFError, OSError):
+            return  # the target is gone; main starts both anew
+        if isinstance(message, Begin):
+            record = Recorder(message.run, message.start, main.send)
+            rule = make_rule(message.settings, model.ids)
+            drafter = Drafter(trunk, rule, message.settings, Streams(message.settings.seed), record)
+            drafter.begin(message.prompt, message.reuse, target.poll)
+        elif isinstance(message, Speculate):
+            record.add(Wait, t0, lane=DRAFT, on=TARGET)
+            speculation = drafter.speculate(message.k, message.bonus, message.round, message.limit)
+            q = None if speculation.q is None else speculation.q.cpu().numpy()
+            t0 = record.now()
+            target.send(Reply(speculation.tokens, q))
+            if q is not None:
+                record.add(Transfer, t0, bytes=q.nbytes, path="socket")
+            drafter.prepare(target.poll)
+            record.flush()
+        elif isinstance(message, End):
+            record.flush(force=True)
+            main.send(Done(message.run))
+            record = None
+
+
+def warm_up(trunk: Trunk) -> None:
+    """First forwards allocate and compile; the first run should not pay for it."""
+    trunk.extend([0] * 8)
+    trunk.extend([0])
+    trunk.keep(0)

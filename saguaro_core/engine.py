@@ -1,0 +1,249 @@
+"""`SaguaroSSD`: a target and a draft in two worker processes, and a queue of runs.
+
+The main process resolves models, owns the tokenizer and the workers, and turns what workers ship into the events of
+a `Run`. It never runs a model.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import queue
+import secrets
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+
+from .devices import hardware, place
+from .events import RunStarted
+from .messages import Cancel, Connect, Done, Listening, Load, Perform, Ready
+from .models import ModelError, check_supported, default_dtype, load_config, resolve
+from .run import Run
+from .settings import make_settings
+from .text import PromptError, check_pair_agrees, encode_prompt, eos_ids, load_tokenizer
+from .worker_process import Worker
+
+DEFAULT_CONTEXT = 4096
+HARDWARE_INFO = ("target_device", "draft_device", "target_threads", "draft_threads", "dtype")
+
+
+class SaguaroSSD:
+    """Speculative speculative decoding on two devices.
+
+    `target`, `draft`: "embedded", a Hugging Face hub id, a local folder or a GGUF file. Devices are `cpu` or
+    `cuda:N`. `dtype`: "bfloat16" or "float32", None for the fastest exact one of the devices. `context`: tokens of
+    prompt and answer to make room for, at most what the models allow. Blocks until both models are loaded. Raises
+    ModelError or ValueError with one line for the user.
+    """
+
+    def __init__(
+        self,
+        target: str = "embedded",
+        draft: str = "embedded",
+        *,
+        target_device: str = "cpu",
+        draft_device: str = "cpu",
+        target_threads: int | None = None,
+        draft_threads: int | None = None,
+        dtype: str | None = None,
+        context: int = DEFAULT_CONTEXT,
+    ):
+        placements = place(target_device, draft_device, target_threads, draft_threads)
+        target_source = resolve(target, "target")
+        draft_source = resolve(draft, "draft")
+        for source in (target_source, draft_source):
+            check_supported(load_config(source))
+        self.tokenizer = load_tokenizer(target_source)
+        check_pair_agrees(target_source, draft_source, self.tokenizer)
+        self.eos = eos_ids(target_source, self.tokenizer)
+        dtype = dtype or str(default_dtype(target_device)).removeprefix("torch.")
+        if dtype not in ("bfloat16", "float32", "float16"):
+            raise ValueError(f"unknown dtype {dtype!r}; use bfloat16, float16 or float32")
+        self._placement_notice = placements[2]
+        self._hardware = hardware()
+        self._names = itertools.count(1)
+        self._runs: queue.Queue[tuple[Run, Perform, RunStarted, list[str]] | None] = queue.Queue()
+        self._active: Run | None = None
+        self._key = secrets.token_hex(32)
+        self._lock = threading.Lock()
+        self._closed = False
+        sources = (target_source, draft_source)
+        self._target = Worker("target", placements[0], Load(*sources, target_device, dtype, context))
+        self._draft = Worker("draft", placements[1], Load(*sources, draft_device, dtype, context))
+        atexit.register(self.close)
+        try:
+            self._start(self._target, self._draft)
+        except BaseException:
+            self.close()
+            raise
+        self.info = {
+            "target": target_source.name,
+            "draft": draft_source.name,
+            "target_device": target_device,
+            "draft_device": draft_device,
+            "target_threads": placements[0].threads,
+            "draft_threads": placements[1].threads,
+            "dtype": dtype,
+            "exact": self._target.info["exact"],
+            "context": self._target.info["context"],
+        }
+        self._thread = threading.Thread(target=self._serve, name="saguaro-engine", daemon=True)
+        self._thread.start()
+
+    def generate(
+        self,
+        prompt: str | list[dict[str, str]],
+        method: str = "ssd",
+        *,
+        verification: str | None = None,
+        k: int | None = None,
+        fan_out: int | Sequence[int] | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        max_new_tokens: int = 256,
+        stop: Sequence[str] | str = (),
+        reuse: int | None = None,
+        min_rows: int | None = None,
+    ) -> Run:
+        """Queue a run and return it at once; iterate it for events.
+
+        `prompt`: one user message, or a chat `[{"role": ..., "content": ...}]`. `method`: "ar", "sd", "ssd", or the
+        baselines "hf-ar" and "hf-assisted" (transformers' own generate). For the other arguments see
+        `settings.make_settings`; `reuse`: how many tokens of an earlier turn's keys and values may be kept (None: all
+        that match, 0: none). Raises PromptError (empty, or longer than the context) and ValueError (settings).
+        """
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        baseline = method if method.startswith("hf-") else None
+        if baseline not in (None, "hf-ar", "hf-assisted"):
+            raise ValueError(f"unknown method {method!r}; choose one of ar, sd, ssd, hf-ar, hf-assisted")
+        settings = make_settings(
+            "ar" if baseline else method,
+            verification=verification,
+            k=k,
+            fan_out=fan_out,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            max_new_tokens=max_new_tokens,
+            **({} if min_rows is None else {"min_rows": min_rows}),
+        )
+        ids, notice = encode_prompt(self.tokenizer, prompt)
+        context = self.info["context"]
+        if len(ids) >= context:
+            raise PromptError(f"the prompt has {len(ids)} tokens; the context holds {context}, the answer included")
+        stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        run = Run(f"run-{next(self._names)}", self.tokenizer, stop, len(ids), self._cancel)
+        started = RunStarted(
+            run=run.name,
+            models={"target": self.info["target"], "draft": self.info["draft"]},
+            settings=settings.to_dict() | {"method": method, "prompt_tokens": len(ids), "stop": list(stop)},
+            hardware=self._hardware | {name: self.info[name] for name in HARDWARE_INFO},
+            exact=self.info["exact"],
+        )
+        notices = [text for text in (notice, self._placement_notice) if text]
+        perform = Perform(run.name, 0.0, tuple(ids), settings, self.eos, reuse, baseline)
+        self._runs.put((run, perform, started, notices))
+        return run
+
+    def close(self) -> None:
+        """End both workers. Runs that have not ended end as cancelled."""
+        if not self._closed:
+            self._closed = True
+            self._runs.put(None)
+            self._target.kill()
+            self._draft.kill()
+            atexit.unregister(self.close)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the workers at this moment."""
+        return {worker.role: worker.process.pid for worker in (self._target, self._draft)}
+
+    def __enter__(self) -> "SaguaroSSD":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    # ---- the engine's thread
+
+    def _serve(self) -> None:
+        while (item := self._runs.get()) is not None:
+            run, perform, started, notices = item
+            run.begin(started, notices)
+            reason, error = "cancelled", ""
+            if not (run.cancelled or self._closed):
+                try:
+                    self._revive()
+                    reason, error = self._perform(run, replace(perform, start=run.start))
+                except (ModelError, OSError) as problem:
+                    reason, error = "error", str(problem)
+            with self._lock:
+                self._active = None
+            run.finish(reason, error)
+            self._revive_quietly()
+
+    def _perform(self, run: Run, perform: Perform) -> tuple[str, str]:
+        """Send the run to the workers and gather their events: `(reason, error)`."""
+        with self._lock:
+            self._active = run
+        self._target.send(perform)
+        if run.cancelled:  # between the check before and this moment
+            self._target.send(Cancel(run.name))
+        waiting = {self._target} | ({self._draft} if perform.settings.speculates else set())
+        reason, error = "error", "The target worker stopped. It is started again for the next run."
+        while waiting:
+            for connection in wait([worker.connection for worker in waiting]):
+                worker = self._target if connection is self._target.connection else self._draft
+                message = worker.receive()
+                if message is None:  # it died
+                    waiting.discard(worker)
+                    if worker is self._target:
+                        return reason, error
+                elif isinstance(message, Done):
+                    waiting.discard(worker)
+                    if worker is self._target:
+                        reason, error = message.reason, message.error
+                        if message.lost_draft:
+                            self._draft.kill()
+                            waiting.clear()
+                else:
+                    for event in message:
+                        run.receive(event)
+        return reason, error
+
+    def _cancel(self, run: Run) -> None:
+        with self._lock:
+            if self._active is run:
+                self._target.send(Cancel(run.name))
+
+    def _revive(self) -> None:
+        """Start workers that are not alive. A draft connects to its target, so a new target needs a new draft."""
+        if not self._target.alive:
+            self._draft.kill()
+            self._start(self._target, self._draft)
+        elif not self._draft.alive:
+            self._start(self._draft)
+
+    def _revive_quietly(self) -> None:
+        """After a run; where it fails, the next run tries again and reports."""
+        try:
+            if not self._closed:
+                self._revive()
+        except ModelError as problem:
+            print(f"saguaro: {problem}", file=sys.stderr)
+
+    def _start(self, *workers: Worker) -> None:
+        for worker in workers:
+            worker.start(self._key)
+        if self._target in workers:
+            self._address = self._target.expect(Listening).address
+        self._draft.send(Connect(self._address))
+        for worker in workers:
+            worker.info = worker.expect(Ready).info

@@ -1,0 +1,104 @@
+"""What the processes say to one another. All messages are small and pickled by `multiprocessing.connection`.
+
+main -> worker: `Load`, then `Perform`, `Cancel` (target) and `Connect` (draft); a closed connection means exit.
+worker -> main: `Listening` (target), `Ready` or `Failed`, then lists of events and `Done`.
+target -> draft: `Begin`, `Speculate`, `End`; draft -> target: a `Reply` for each `Speculate`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Load:
+    target: Any  # models.Source
+    draft: Any
+    device: str
+    dtype: str  # "bfloat16", "float32", ...
+    context: int
+
+
+@dataclass(frozen=True)
+class Listening:
+    address: Any
+
+
+@dataclass(frozen=True)
+class Connect:
+    address: Any
+
+
+@dataclass(frozen=True)
+class Ready:
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The model cannot be used; `text` is one line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Perform:
+    """One run. `start`: its zero on the monotonic clock. `reuse`: see `Trunk.prefill`."""
+
+    run: str
+    start: float
+    prompt: tuple[int, ...]
+    settings: Settings
+    eos: frozenset[int]
+    reuse: int | None
+    baseline: str | None = None  # "hf-ar" or "hf-assisted": transformers' own generate instead of our loop
+
+
+@dataclass(frozen=True)
+class Cancel:
+    run: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """This worker has shipped its last event of the run. `lost_draft`: the target gave the draft up."""
+
+    run: str
+    reason: str = ""
+    error: str = ""
+    lost_draft: bool = False
+
+
+@dataclass(frozen=True)
+class Begin:
+    run: str
+    start: float
+    prompt: tuple[int, ...]
+    settings: Settings
+    reuse: int | None
+
+
+@dataclass(frozen=True)
+class Speculate:
+    k: int
+    bonus: int
+    round: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`q`: float32 [len(tokens), H], the distributions the tokens were drawn from, where verification needs them."""
+
+    tokens: tuple[int, ...]
+    q: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class End:
+    run: str

@@ -1,0 +1,130 @@
+"""One run as its reader sees it: events as they come, the text so far, a way to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .events import Event, Notice, RunFinished, RunStarted, Tokens
+from .summary import summarise
+from .text import Detokenizer, StopStrings
+
+
+class Run:
+    """Iterate it for events until the last, `RunFinished`; or `poll` for what is new. Made by `SaguaroSSD.generate`.
+
+    Text is made here, in the reader's process: `Tokens.text` is what became complete with those tokens, and the texts
+    of all `Tokens` events concatenate to `text`.
+    """
+
+    def __init__(self, name: str, tokenizer, stop: tuple[str, ...], prompt_tokens: int, on_cancel: Callable[["Run"], None]):
+        self.name, self.prompt_tokens = name, prompt_tokens
+        self.start = 0.0  # set when the run leaves the queue
+        self.events: list[Event] = []
+        self.ids: list[int] = []
+        self.text = ""
+        self._detokenizer, self._stop, self._on_cancel = Detokenizer(tokenizer), StopStrings(stop), on_cancel
+        self._stopped_by_string = False
+        self._cancelled = threading.Event()
+        self._finished = threading.Event()
+        self._queue: queue.Queue[Event] = queue.Queue()
+        self._last_seen = False
+
+    # ---- for the reader
+
+    def poll(self, timeout: float = 0.1) -> list[Event]:
+        """Events that came since the last poll; waits up to `timeout` seconds for the first of them."""
+        if self._last_seen:
+            return []
+        events = []
+        try:
+            events.append(self._queue.get(timeout=timeout))
+            while True:
+                events.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        self._last_seen = any(isinstance(event, RunFinished) for event in events)
+        return events
+
+    def __iter__(self) -> Iterator[Event]:
+        while not self._last_seen:
+            yield from self.poll()
+
+    def cancel(self) -> None:
+        """Stop after the round at hand. The run still ends with `RunFinished`; what was generated stays."""
+        if not self._cancelled.is_set():
+            self._cancelled.set()
+            self._on_cancel(self)
+
+    def wait(self) -> "Run":
+        """Block until the run has ended."""
+        self._finished.wait()
+        return self
+
+    @property
+    def finished(self) -> bool:
+        return self._finished.is_set()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    @property
+    def result(self) -> RunFinished | None:
+        return self.events[-1] if self.finished else None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.result.summary if self.result else summarise(self.events)
+
+    # ---- for the engine
+
+    def begin(self, started: RunStarted, notices: list[str]) -> None:
+        """The run leaves the queue: its clock starts."""
+        self.start = time.perf_counter()
+        self._put(started)
+        for text in notices:
+            self._put(Notice(run=self.name, text=text))
+
+    def receive(self, event: Event) -> None:
+        """Take an event from a worker. What comes after a stop string is dropped."""
+        if isinstance(event, Tokens):
+            if self._stopped_by_string:
+                return
+            text, self._stopped_by_string = self._stop.push(self._detokenizer.push(event.ids))
+            event = self._spoken(event, text)
+            if self._stopped_by_string:
+                self.cancel()
+        self._put(event)
+
+    def finish(self, reason: str, error: str = "") -> None:
+        """End the run: release held-back text, then the last event."""
+        if not self._stopped_by_string:
+            text, stopped = self._stop.push(self._detokenizer.finish())
+            text += "" if stopped else self._stop.finish()
+            self._stopped_by_string = stopped
+            if text:
+                last = next(e for e in reversed(self.events) if isinstance(e, Tokens))
+                self._put(self._spoken(dataclasses.replace(last, ids=(), state=()), text))
+        if self._stopped_by_string:
+            reason = "stop"
+        now = time.perf_counter() - self.start
+        last_round = max((e.round for e in self.events), default=0)
+        self._put(
+            RunFinished(run=self.name, round=last_round, t0=now, t1=now, reason=reason, error=error, summary=summarise(self.events))
+        )
+
+    def _spoken(self, event: Tokens, text: str) -> Tokens:
+        self.ids += event.ids
+        self.text += text
+        return dataclasses.replace(event, text=text)
+
+    def _put(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, RunFinished):
+            self._finished.set()
+        self._queue.put(event)

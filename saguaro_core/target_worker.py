@@ -1,0 +1,163 @@
+"""The target's process: loads the target, accepts the draft's connection, performs runs one after another."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import traceback
+from collections.abc import Sequence
+from multiprocessing import current_process
+from multiprocessing.connection import Connection, Listener
+
+import torch
+
+from . import baselines
+from .decoding import decode
+from .drafting import Speculation
+from .events import Notice
+from .messages import Begin, Done, End, Listening, Load, Perform, Ready, Speculate
+from .models import load_target
+from .probe import probe_exactness
+from .recorder import Recorder
+from .rules import make_rule
+from .sampling import Streams
+from .settings import EXACT_ROWS
+from .transformers_model import TransformersModel
+from .trunk import Trunk
+from .worker import Inbox
+
+DRAFT_SECONDS = 10.0  # a draft that is silent for so long is given up
+
+
+class RemoteDraft:
+    """A `decoding.Speculator` at the other end of a connection. When the draft is lost it says so once and hands
+    out empty speculations: the run goes on with the target alone."""
+
+    def __init__(self, connection: Connection | None, ids: torch.Tensor | None, perform: Perform, record: Recorder):
+        self.ids, self.lost = ids, False
+        self._connection, self._perform, self._record = connection, perform, record
+        if connection is None:
+            self._give_up("The draft is not running")
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        p = self._perform
+        self._send(Begin(p.run, p.start, p.prompt, p.settings, p.reuse))
+
+    def speculate(self, k: int, bonus: int, round: int, limit: int) -> Speculation:
+        self._send(Speculate(k, bonus, round, limit))
+        if self.lost:
+            return Speculation()
+        try:
+            if not self._connection.poll(DRAFT_SECONDS):
+                self._give_up(f"The draft did not answer for {DRAFT_SECONDS:.0f} seconds")
+                return Speculation()
+            reply = self._connection.recv()
+        except (EOFError, OSError):
+            self._give_up("The draft stopped")
+            return Speculation()
+        q = None if reply.q is None else torch.from_numpy(reply.q).to(self.ids.device)
+        return Speculation(reply.tokens, q)
+
+    def end(self) -> None:
+        self._send(End(self._perform.run))
+
+    def _send(self, message) -> None:
+        if not self.lost:
+            try:
+                self._connection.send(message)
+            except OSError:
+                self._give_up("The draft stopped")
+
+    def _give_up(self, why: str) -> None:
+        self.lost = True
+        self._record.add(Notice, text=f"{why}; the answer goes on with the target alone.")
+        if self._connection is not None:
+            self._connection.close()
+
+
+class TargetWorker:
+    def __init__(self, main: Connection, inbox: Inbox):
+        self._main, self._inbox = main, inbox
+        self._load: Load = inbox.get()
+        self._draft: tuple[Connection, torch.Tensor] | None = None
+        self._listen()
+        hf = load_target(self._load.target, self._load.device, getattr(torch, self._load.dtype))
+        self._hf = hf
+        self._model = TransformersModel(hf, context=self._load.context)
+        self._trunk = Trunk(self._model)
+        self._assistant = None
+        exact = probe_exactness(self._model)
+        gc.freeze()
+        self._main.send(Ready({"context": self._model.context, "exact": exact, "pid": os.getpid()}))
+
+    def _listen(self) -> None:
+        """Accept the draft, and after a restart the next one."""
+        key = current_process().authkey
+        listener = Listener(authkey=key)
+
+        def accept():
+            while True:
+                try:
+                    connection = listener.accept()
+                    ids = torch.from_numpy(connection.recv()).to(self._load.device)
+                except Exception:
+                    continue  # a draft that died while it connected; main starts another
+                self._draft = connection, ids
+
+        threading.Thread(target=accept, daemon=True).start()
+        self._main.send(Listening(listener.address))
+
+    def serve(self) -> None:
+        while True:
+            perform: Perform = self._inbox.get()
+            record = Recorder(perform.run, perform.start, self._main.send)
+            lost, reason, error = False, "error", ""
+            try:
+                if perform.baseline:
+                    reason = self._baseline(perform, record)
+                else:
+                    reason, lost = self._decode(perform, record)
+            except Exception as problem:
+                traceback.print_exc()
+                error = f"the target worker failed: {type(problem).__name__}: {problem}".splitlines()[0]
+                self._trunk.keep(0)
+            record.flush(force=True)
+            self._main.send(Done(perform.run, reason, error, lost))
+
+    def _decode(self, perform: Perform, record: Recorder) -> tuple[str, bool]:
+        settings = perform.settings
+        speculator = RemoteDraft(*(self._draft or (None, None)), perform, record) if settings.speculates else None
+        try:
+            reason = decode(
+                perform.prompt,
+                self._trunk,
+                make_rule(settings, self._model.ids),
+                settings,
+                Streams(settings.seed),
+                record,
+                speculator=speculator,
+                reuse=perform.reuse,
+                eos=perform.eos,
+                cancelled=lambda: self._inbox.cancelled(perform.run),
+            )
+        finally:
+            if speculator:
+                speculator.end()
+                if speculator.lost:
+                    self._draft = None
+            if settings.min_rows < EXACT_ROWS:
+                self._trunk.keep(0)  # these keys and values are not the ones other methods would have made
+        return reason, bool(speculator and speculator.lost)
+
+    def _baseline(self, perform: Perform, record: Recorder) -> str:
+        """transformers' own generate on the same weights, dtype and threads."""
+        if perform.baseline == "hf-assisted" and self._assistant is None:
+            self._assistant = baselines.load_assistant(self._load)
+        with baselines.stock_attention(self._hf):
+            assistant = self._assistant if perform.baseline == "hf-assisted" else None
+            return baselines.generate(self._hf, perform, record, assistant, lambda: self._inbox.cancelled(perform.run))
+
+
+def serve(main: Connection, inbox: Inbox) -> None:
+    TargetWorker(main, inbox).serve()

@@ -1,0 +1,49 @@
+"""A transformers causal LM behind the one forward that the engine needs (`trunk.Model`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .attention import BLOCK, KVStore, Masks, attach
+from .models import context_length
+from .trunk import PREFILL_CHUNK
+
+SCRATCH = 1024  # slots behind the context for padding rows and speculation trees
+
+
+class TransformersModel:
+    """`head_ids` int64 [H]: target ids of the logit columns, None where they are the ids themselves. `context`:
+    positions to make room for, at most the model's own."""
+
+    def __init__(self, model: PreTrainedModel, head_ids: Tensor | None = None, context: int = 8192):
+        attach(model)
+        config = model.config.get_text_config()
+        self.context = min(context, context_length(config))
+        self.vocabulary = config.vocab_size
+        self.model, self.device = model, model.device
+        self.ids = torch.arange(config.vocab_size, device=self.device) if head_ids is None else head_ids
+        slots = self.context + SCRATCH
+        self.store = KVStore(config.num_hidden_layers, -(-slots // BLOCK) * BLOCK)
+        self._masks = Masks(self.store.slots, max(PREFILL_CHUNK, 16), model.dtype, self.device)
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Sequence[int], positions: Sequence[int], slot: int, visible: Tensor | None = None, keep: int = 0
+    ) -> Tensor:
+        """See `trunk.Model.forward`. Logits [q, H] in the model's dtype."""
+        rows = len(tokens)
+        end = -(-(slot + rows) // BLOCK) * BLOCK
+        self.store.slot, self.store.end = slot, end
+        mask = self._masks.causal(rows, slot, end) if visible is None else self._masks.given(visible, end)
+        return self.model(
+            input_ids=torch.tensor([tokens], device=self.device),
+            position_ids=torch.tensor([positions], device=self.device),
+            cache=self.store,
+            use_cache=True,
+            plan=mask,
+            logits_to_keep=keep,
+        ).logits[0]
