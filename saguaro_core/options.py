@@ -1,0 +1,59 @@
+"""Command-line options that several programs share, and how they become engines."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models and devices")
+    group.add_argument("--target", default="embedded", help="hub id, folder, GGUF file or 'embedded' (default)")
+    group.add_argument("--draft", default="embedded", help="likewise; a draft folder borrows the target's embeddings")
+    group.add_argument("--target-device", default="cpu", metavar="DEVICE", help="cpu (default) or cuda:N")
+    group.add_argument("--draft-device", default="cpu", metavar="DEVICE", help="cpu (default) or cuda:N")
+    group.add_argument("--target-threads", type=int, metavar="N", help="default: the cores the draft leaves")
+    group.add_argument("--draft-threads", type=int, metavar="N", help="default: a quarter of the cores, at least one")
+    group.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="default: bfloat16 where it is fast")
+    group.add_argument("--context", type=int, default=4096, metavar="N", help="tokens of prompt and answer (4096)")
+
+
+def make_engine(args: argparse.Namespace):
+    """The engine these options name. Raises ModelError or ValueError with one line."""
+    from .engine import SaguaroSSD
+
+    return SaguaroSSD(
+        args.target,
+        args.draft,
+        target_device=args.target_device,
+        draft_device=args.draft_device,
+        target_threads=args.target_threads,
+        draft_threads=args.draft_threads,
+        dtype=args.dtype,
+        context=args.context,
+    )
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("generation")
+    group.add_argument("--verification", choices=("greedy", "token", "coupled"),
+                       help="default: greedy at temperature 0, coupled above")  # fmt: skip
+    group.add_argument("--k", type=int, metavar="K", help="lookahead: drafted tokens a round")
+    group.add_argument("--fan-out", type=fan_out, metavar="F", help="candidates per fork: one number or K+1 with commas")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T")
+    group.add_argument("--top-k", type=int, default=0, metavar="N", help="0: off")
+    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: off")
+    group.add_argument("--seed", type=int, default=0)
+    group.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
+    group.add_argument("--trace", metavar="FILE", help="write all events as JSON lines")
+    group.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def fan_out(text: str) -> int | tuple[int, ...]:
+    """ "4" or "8,4,2"."""
+    numbers = tuple(int(part) for part in text.split(","))
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def run_settings(args: argparse.Namespace) -> dict:
+    names = ("verification", "k", "fan_out", "temperature", "top_k", "top_p", "seed", "max_new_tokens")
+    return {name: getattr(args, name) for name in names}
