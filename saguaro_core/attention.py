@@ -23,12 +23,22 @@ def attention(
     module, query: Tensor, key: Tensor, value: Tensor, attention_mask, scaling=None, dropout=0.0, plan=None, **kwargs
 ) -> tuple[Tensor, None]:
     """`query` [B, H, q, D], `key` and `value` [B, H_kv, n, D] -> [B, q, H, D]. `plan`: additive mask [1, 1, q, n]."""
-    if kwargs.get("softcap") or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
-        raise ModelError(f"{type(module).__name__} needs attention soft-capping, sinks or biases, which Saguaro does not do")
-    out = scaled_dot_product_attention(
-        query, key, value, attn_mask=plan, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
-    )
+    if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
+        raise ModelError(f"{type(module).__name__} needs attention sinks or biases, which Saguaro does not do")
+    if kwargs.get("softcap"):
+        out = soft_capped(query, key, value, plan, scaling, kwargs["softcap"])
+    else:
+        grouped = query.shape[1] != key.shape[1]
+        out = scaled_dot_product_attention(query, key, value, attn_mask=plan, scale=scaling, enable_gqa=grouped)
     return out.transpose(1, 2).contiguous(), None
+
+
+def soft_capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, cap: float) -> Tensor:
+    """Attention whose scores are squashed to (-cap, cap) before the mask (Gemma 2): [B, H, q, D]."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scores = torch.tanh(query @ key.transpose(-1, -2) * (scaling / cap)) * cap + mask
+    return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
 
 
 AttentionInterface.register(NAME, attention)

@@ -79,7 +79,7 @@ def _run(engine, prompt, method, settings):
     if method == UNPADDED:
         method, settings = "ar", settings | {"min_rows": 1}
     if method == "ar" or method.startswith("hf-"):
-        settings = {key: value for key, value in settings.items() if key not in ("k", "fan_out")}
+        settings = {key: value for key, value in settings.items() if key not in ("k", "patience", "fan_out")}
     run = engine.generate(prompt, method, **settings).wait()
     if run.result.error:
         raise RuntimeError(run.result.error)

@@ -12,7 +12,7 @@ import torch
 from .drafting import Drafter
 from .events import DRAFT, TARGET, Transfer, Wait
 from .messages import Begin, Connect, Done, End, Load, Ready, Reply, Speculate
-from .models import load_draft
+from .models import load_config, load_draft
 from .recorder import Recorder
 from .rules import make_rule
 from .sampling import Streams
@@ -24,7 +24,9 @@ from .worker import Inbox
 def serve(main: Connection, inbox: Inbox) -> None:
     load: Load = inbox.get()
     dtype = getattr(torch, load.dtype)
-    model = TransformersModel(*load_draft(load.draft, load.target, load.device, dtype), context=load.context)
+    hf, head_ids = load_draft(load.draft, load.target, load.device, dtype)
+    vocabulary = load_config(load.target).get_text_config().vocab_size
+    model = TransformersModel(hf, head_ids, context=load.context, vocabulary=vocabulary)
     trunk = Trunk(model)
     warm_up(trunk)
     gc.freeze()

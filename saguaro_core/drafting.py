@@ -77,9 +77,9 @@ class Drafter:
         if limit <= 0:
             speculation = Speculation()
         elif branch is None:
-            speculation = self._just_in_time(limit)
+            speculation = self._just_in_time(min(limit, self.settings.patience))
         else:
-            self._finish(branch, limit)
+            self._finish(branch, min(limit, self.settings.patience))
             speculation = Speculation(tuple(branch.tokens[:limit]), torch.stack(branch.q[:limit]) if branch.q else None)
         self.drafted = speculation.tokens
         self.cache.clear()

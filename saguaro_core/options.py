@@ -38,6 +38,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--verification", choices=("greedy", "token", "coupled"),
                        help="default: greedy at temperature 0, coupled above")  # fmt: skip
     group.add_argument("--k", type=int, metavar="K", help="lookahead: drafted tokens a round")
+    group.add_argument("--patience", type=int, metavar="N", help="tokens drafted while the target waits, at most K")
     group.add_argument("--fan-out", type=fan_out, metavar="F", help="candidates per fork: one number or K+1 with commas")
     group.add_argument("--temperature", type=float, default=0.0, metavar="T")
     group.add_argument("--top-k", type=int, default=0, metavar="N", help="0: off")
@@ -55,5 +56,5 @@ def fan_out(text: str) -> int | tuple[int, ...]:
 
 
 def run_settings(args: argparse.Namespace) -> dict:
-    names = ("verification", "k", "fan_out", "temperature", "top_k", "top_p", "seed", "max_new_tokens")
+    names = ("verification", "k", "patience", "fan_out", "temperature", "top_k", "top_p", "seed", "max_new_tokens")
     return {name: getattr(args, name) for name in names}

@@ -18,7 +18,7 @@ def probe_exactness(model: TransformersModel) -> bool:
     in their middle, at three context lengths. Keys and values of the context are random: the question is about
     kernels, not text. These are the two rules of the architecture note, section 5, checked where we run."""
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(min(1000, model.vocabulary), (ROWS[0],), generator=generator).tolist()
+    tokens = torch.randint(min(1000, len(model.ids)), (ROWS[0],), generator=generator).tolist()
     model.forward(tokens, range(len(tokens)), 0)  # allocates the store
     for layer in model.store.layers:
         for states in (layer.keys, layer.values):

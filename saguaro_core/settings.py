@@ -10,17 +10,21 @@ METHODS = ("ar", "sd", "ssd")
 VERIFICATIONS = ("greedy", "token", "coupled")
 EXACT_ROWS = 4  # at least this many rows a target forward: architecture note, bit-exactness rule (a)
 DEFAULT_K = {"ar": 0, "sd": 2, "ssd": 3}
+DEFAULT_PATIENCE = 2
 DEFAULT_FAN_OUT = {0: (16,), 1: (12, 8), 2: (12, 6, 6), 3: (10, 6, 4, 4), 4: (8, 4, 3, 2, 2)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`k`: lookahead K. `fan_out`: F_0..F_K, candidates per fork of the speculation tree. `min_rows`: rows a target
-    forward is padded to; below `EXACT_ROWS` methods may differ in near-ties."""
+    """`k`: lookahead K. `patience`: tokens that may be drafted while the target waits, after a miss or an interrupted
+    tree; a speculation from the cache may be longer, as its tokens cost no time. `fan_out`: F_0..F_K, candidates per
+    fork of the speculation tree. `min_rows`: rows a target forward is padded to; below `EXACT_ROWS` methods may differ
+    in near-ties."""
 
     method: str
     verification: str
     k: int
+    patience: int
     fan_out: tuple[int, ...]
     temperature: float
     top_k: int
@@ -30,7 +34,7 @@ class Settings:
     min_rows: int = EXACT_ROWS
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"fan_out": list(self.fan_out)}
 
     @property
     def speculates(self) -> bool:
@@ -42,6 +46,7 @@ def make_settings(
     *,
     verification: str | None = None,
     k: int | None = None,
+    patience: int | None = None,
     fan_out: int | Sequence[int] | None = None,
     temperature: float = 0.0,
     top_k: int = 0,
@@ -52,7 +57,8 @@ def make_settings(
 ) -> Settings:
     """Settings with every default filled in. Raises ValueError with one clear line where a value makes no sense.
 
-    `verification` None means "greedy" at temperature 0 and "coupled" above. `fan_out` is one number for all K + 1
+    `verification` None means "greedy" at temperature 0 and "coupled" above. `patience` None means all K tokens under
+    `sd`, where the target always waits, and at most `DEFAULT_PATIENCE` under `ssd`. `fan_out` is one number for all K + 1
     forks or a list of K + 1 numbers, None for the default of this K.
     """
     if method not in METHODS:
@@ -77,10 +83,15 @@ def make_settings(
     k = DEFAULT_K[method] if k is None or method == "ar" else k
     if not 0 <= k <= 16:
         raise ValueError(f"K must be between 0 and 16, not {k}")
+    if patience is None:
+        patience = k if method == "sd" else min(k, DEFAULT_PATIENCE)
+    if not min(k, 1) <= patience <= k:
+        raise ValueError(f"patience must be between 1 and K = {k}, not {patience}")
     return Settings(
         method=method,
         verification=verification,
         k=k,
+        patience=patience,
         fan_out=_fan_out(fan_out, k),
         temperature=float(temperature),
         top_k=int(top_k),

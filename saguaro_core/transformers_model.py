@@ -16,16 +16,19 @@ SCRATCH = 1024  # slots behind the context for padding rows and speculation tree
 
 
 class TransformersModel:
-    """`head_ids` int64 [H]: target ids of the logit columns, None where they are the ids themselves. `context`:
-    positions to make room for, at most the model's own."""
+    """`head_ids` int64 [H]: target ids of the logit columns, None where they are the ids themselves; then columns from
+    `vocabulary` on (padding that the target does not have) are cut. `context`: positions to make room for, at most the
+    model's own."""
 
-    def __init__(self, model: PreTrainedModel, head_ids: Tensor | None = None, context: int = 8192):
+    def __init__(
+        self, model: PreTrainedModel, head_ids: Tensor | None = None, *, context: int, vocabulary: int | None = None
+    ):
         attach(model)
         config = model.config.get_text_config()
         self.context = min(context, context_length(config))
-        self.vocabulary = config.vocab_size
         self.model, self.device = model, model.device
-        self.ids = torch.arange(config.vocab_size, device=self.device) if head_ids is None else head_ids
+        columns = min(config.vocab_size, vocabulary or config.vocab_size)
+        self.ids = torch.arange(columns, device=self.device) if head_ids is None else head_ids
         slots = self.context + SCRATCH
         self.store = KVStore(config.num_hidden_layers, -(-slots // BLOCK) * BLOCK)
         self._masks = Masks(self.store.slots, max(PREFILL_CHUNK, 16), model.dtype, self.device)
@@ -46,4 +49,4 @@ class TransformersModel:
             use_cache=True,
             plan=mask,
             logits_to_keep=keep,
-        ).logits[0]
+        ).logits[0, :, : len(self.ids)]
