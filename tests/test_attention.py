@@ -13,7 +13,7 @@ from saguaro_core.trunk import Trunk
 from .tiny import KINDS, tiny_model
 from .toy import run
 
-TOLERANCE = 1e-5  # fp32, logits of size 3
+TOLERANCE = 5e-5  # fp32; logits up to 20, so 2.5e-6 of their size. A wrong slot, mask or position is off by 1 or more
 
 
 @pytest.fixture(params=KINDS)
