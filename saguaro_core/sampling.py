@@ -18,12 +18,22 @@ def warp(logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0)
         smallest = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     if top_p < 1:
-        ordered = logits.sort(dim=-1, descending=True).values
-        mass_before = ordered.softmax(-1).cumsum(-1).roll(1, dims=-1)
-        mass_before[:, 0] = 0
-        smallest = ordered.masked_fill(mass_before >= top_p, torch.inf).min(-1, keepdim=True).values
-        logits = logits.masked_fill(logits < smallest, -torch.inf)
+        logits = logits.masked_fill(logits < _nucleus_edge(logits, top_p), -torch.inf)
     return logits
+
+
+def _nucleus_edge(logits: Tensor, top_p: float) -> Tensor:
+    """The smallest logit [N, 1] in each row's nucleus. A full sort of a large vocabulary costs as much as a verification,
+    so the likeliest tokens are tried first."""
+    total = logits.logsumexp(-1, keepdim=True)
+    for count in (min(1024, logits.shape[-1]), logits.shape[-1]):
+        ordered = logits.topk(count, dim=-1).values
+        mass = (ordered - total).exp().cumsum(-1)
+        if count == logits.shape[-1] or bool((mass[:, -1] >= top_p).all()):
+            break
+    mass_before = mass.roll(1, dims=-1)
+    mass_before[:, 0] = 0
+    return ordered.masked_fill(mass_before >= top_p, torch.inf).min(-1, keepdim=True).values
 
 
 class Stream:
