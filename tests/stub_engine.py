@@ -22,8 +22,8 @@ WORDS = (
     "```python\ndef speed(tokens, seconds):\n    return tokens / seconds if seconds > 0 else None\n```\n\n"
 ).split(" ")
 INFO = {
-    "target": "SmolLM2-135M-Instruct, dequantised from 4 bit", "draft": "the shipped 4-layer draft", "target_device": "cpu",
-    "draft_device": "cpu", "dtype": "bfloat16", "exact": True,
+    "target": "SmolLM2-135M-Instruct, dequantised from 4 bit", "draft": "the shipped 4-layer draft",
+    "target_device": "cpu", "draft_device": "cpu", "dtype": "bfloat16", "exact": True,
 }  # fmt: skip
 
 
@@ -70,7 +70,16 @@ class _Script:
                 yield from self._beside(round, t)
             accepted = min(len(drafted), self.rng.choice((0, 0, 0, 1, 1, 2, 3))) if drafted else 0
             done = t + verify
-            yield ev.Verify(run="stub", round=round, t0=t, t1=done, rows=max(4, len(drafted) + 1), drafted=drafted, accepted=accepted, bonus=7)
+            yield ev.Verify(
+                run="stub",
+                round=round,
+                t0=t,
+                t1=done,
+                rows=max(4, len(drafted) + 1),
+                drafted=drafted,
+                accepted=accepted,
+                bonus=7,
+            )
             last = ev.PLAIN if not drafted else ev.BONUS if accepted == len(drafted) else ev.CORRECTION
             now = done + 0.0003
             yield self._tokens(round, now, (ev.ACCEPTED,) * accepted + (last,))
@@ -84,10 +93,14 @@ class _Script:
             candidates = tuple((fork, token, ready) for fork in range(self.k + 1) for token in range(5, 10))
             rank = self.rng.randrange(4) if hit else None
             k = -1 if round == 1 else accepted
-            yield ev.Lookup(run="stub", round=round, t0=t, t1=t, k=k, bonus=7, hit=hit, rank=rank, candidates=candidates)
+            yield ev.Lookup(
+                run="stub", round=round, t0=t, t1=t, k=k, bonus=7, hit=hit, rank=rank, candidates=candidates
+            )
         if self.method == "sd" or not hit:
             if self.method == "ssd":
-                yield ev.Fallback(run="stub", round=round, t0=t, t1=t, strategy="immediate_retry", why="bonus was no candidate")
+                yield ev.Fallback(
+                    run="stub", round=round, t0=t, t1=t, strategy="immediate_retry", why="bonus was no candidate"
+                )
             for i in range(self.k):
                 took = self.rng.uniform(0.003, 0.0034)
                 yield ev.DraftStep(run="stub", round=round, i=i, t0=t, t1=t + took)
@@ -109,7 +122,9 @@ class _Script:
         states = states[: self.limit - self.made]
         pieces = self.pieces[self.made : self.made + len(states)]
         self.made += len(states)
-        return ev.Tokens(run="stub", round=round, t0=t, t1=t, ids=tuple(range(len(states))), state=states, text="".join(pieces))
+        return ev.Tokens(
+            run="stub", round=round, t0=t, t1=t, ids=tuple(range(len(states))), state=states, text="".join(pieces)
+        )
 
 
 class StubRun:
@@ -127,7 +142,9 @@ class StubRun:
         while not self.finished:
             now = (time.monotonic() - self._began) * self._speed
             if self._cancelled.is_set():
-                return self._take([ev.RunFinished(run="stub", t0=now, t1=now, reason="cancelled", summary=summarise(self._seen))])
+                return self._take(
+                    [ev.RunFinished(run="stub", t0=now, t1=now, reason="cancelled", summary=summarise(self._seen))]
+                )
             ready = []
             while self._left and self._left[0].t1 <= now:
                 ready.append(self._left.popleft())
@@ -172,8 +189,8 @@ class StubRun:
 
 
 class StubEngine:
-    """`text`: what every answer says; None for stock text. `fail`: an exception for the next `generate`, or a sentence with
-    which the next run ends. `notice`: said early in every run."""
+    """`text`: what every answer says; None for stock text. `fail`: an exception for the next `generate`, or a sentence
+    with which the next run ends. `notice`: said early in every run."""
 
     def __init__(self, text: str | None = None, speed: float = 1.0):
         self.text, self.speed = text, speed
@@ -185,8 +202,18 @@ class StubEngine:
         self.busy = 0
         self.closed = False
 
-    def generate(self, prompt: Any, method: str = "ssd", max_new_tokens: int = 256, k: int | None = None, seed: int = 0, **options: Any) -> StubRun:
-        self.calls.append((prompt, {"method": method, "max_new_tokens": max_new_tokens, "k": k, "seed": seed, **options}))
+    def generate(
+        self,
+        prompt: Any,
+        method: str = "ssd",
+        max_new_tokens: int = 256,
+        k: int | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> StubRun:
+        self.calls.append(
+            (prompt, {"method": method, "max_new_tokens": max_new_tokens, "k": k, "seed": seed, **options})
+        )
         fail, self.fail = self.fail, None
         if isinstance(fail, Exception):
             raise fail

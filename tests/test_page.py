@@ -93,7 +93,7 @@ def real_site(engine) -> Iterator[Site]:
 
 
 class Visitor:
-    """A browser tab, and what a person does in it. Keeps what should never happen: dialogs, errors, foreign requests."""
+    """A browser tab and what a person does in it. Notes what must never happen: dialogs, errors, foreign requests."""
 
     def __init__(self, browser, url: str, width: int = 1280, height: int = 900, query: str = ""):
         self.tab = browser.new_page(viewport={"width": width, "height": height})
@@ -262,7 +262,9 @@ def test_retry_and_clear(visit, site):
     assert len(visitor.said("user")) == 1 and len(visitor.said("bot")) == 1
     assert site.engine.calls[0][0] == site.engine.calls[1][0] and visitor.cell("method") == "SD"
     visitor.tab.click("#clear")
-    visitor.tab.wait_for_function("document.querySelectorAll('#chat .md').length === 0 || !document.querySelector('#chat .bot')")
+    visitor.tab.wait_for_function(
+        "document.querySelectorAll('#chat .md').length === 0 || !document.querySelector('#chat .bot')"
+    )
     assert visitor.cell("method") == "none yet" and visitor.timeline()["bars"] == [0, 0]
     visitor.ask("Second")
     assert len(site.engine.calls[-1][0]) == 1, "the old conversation is forgotten on the server as well"
@@ -295,7 +297,14 @@ def test_settings_reach_the_engine(visit, site):
     visitor = visit(site.url)
     visitor.limit(16)
     visitor.ask("Hello")
-    assert site.engine.calls[-1][1] == {"method": "ssd", "max_new_tokens": 16, "k": None, "seed": 0, "fan_out": None, "temperature": 0.0}
+    assert site.engine.calls[-1][1] == {
+        "method": "ssd",
+        "max_new_tokens": 16,
+        "k": None,
+        "seed": 0,
+        "fan_out": None,
+        "temperature": 0.0,
+    }
     visitor.tab.fill("#fan-out input, #fan-out textarea", "ten")
     visitor.send("Hello again")
     visitor.tab.wait_for_selector(".sg-notice.error")
@@ -324,8 +333,9 @@ def _plain(text: str) -> str:
 def _elements(visitor: Visitor) -> list[str]:
     """Elements in messages that no Markdown of ours makes."""
     return visitor.tab.evaluate(
-        """() => [...document.querySelectorAll('#chat .md *')].map((e) => e.tagName.toLowerCase())
-        .filter((name) => ['img', 'script', 'iframe', 'style', 'object', 'form', 'input', 'h1', 'table', 'video', 'math', 'pre'].includes(name))"""
+        """(wrong) => [...document.querySelectorAll('#chat .md *')].map((e) => e.tagName.toLowerCase())
+        .filter((name) => wrong.includes(name))""",
+        ["img", "script", "iframe", "style", "object", "form", "input", "h1", "table", "video", "math", "pre"],
     )
 
 
@@ -385,7 +395,9 @@ def test_the_timeline_is_drawn_follows_pans_zooms_and_explains(visit, site):
     box = visitor.tab.locator(".tl-stage").bounding_box()
     visitor.tab.mouse.click(box["x"] + 300, box["y"] + 60)
     visitor.tab.mouse.wheel(0, -600)
-    visitor.tab.wait_for_function(f"(v => v.b - v.a < {fitted['view']['b'] / 1.3})(document.querySelector('.tl').sgState().view)")
+    visitor.tab.wait_for_function(
+        f"(v => v.b - v.a < {fitted['view']['b'] / 1.3})(document.querySelector('.tl').sgState().view)"
+    )
     zoomed = visitor.timeline()["view"]
     visitor.tab.mouse.down()
     visitor.tab.mouse.move(box["x"] + 200, box["y"] + 60, steps=3)
@@ -464,6 +476,8 @@ def test_visitors_queue_and_can_leave(visit, site):
     second.send("Yours")
     second.tab.wait_for_selector("#leave", state="visible")
     second.tab.wait_for_function("/queue: ?1/i.test(document.querySelector('#notice').innerText)")
+    line = second.tab.locator("#notice [data-testid=status-tracker]").bounding_box()
+    assert line["height"] >= 20 and line["width"] >= 100, "the place in the queue is there but cannot be seen"
     assert len(site.engine.runs) == 1 and "Yours" not in first.said("user")
     second.tab.click("#leave")
     second.wait_idle(2)
@@ -519,7 +533,11 @@ def test_a_very_long_run_stays_bounded(visit, tmp_path):
 
     run = play("ssd", 200)
     length = run[-1].t1 + 0.1
-    shifted = [ev.from_dict(e.to_dict() | {"t0": e.t0 + n * length, "t1": e.t1 + n * length}) for n in range(34) for e in run[1:-1]]
+    shifted = [
+        ev.from_dict(e.to_dict() | {"t0": e.t0 + n * length, "t1": e.t1 + n * length})
+        for n in range(34)
+        for e in run[1:-1]
+    ]
     trace.save(tmp_path / "long.jsonl", [run[0], *shifted])
     assert len(shifted) > deltas.ROWS_KEPT
     site = Site(replay.build(replay.find(tmp_path)))

@@ -16,8 +16,10 @@ from .stub_engine import play
 
 METHODS = ("ar", "sd", "ssd")
 HOSTILE = (
-    "<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "${alert(1)}", "`${alert(1)}`", "\\u{zz} \\x \\\\",
-    "{{value}} {{{value}}}", "![x](http://example.invalid/a.png)", "&lt;b&gt; &amp; &#60;", "\u202egnp.exe\u202c", "$$\\frac{1}{2}$$",
+    "<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "${alert(1)}", "`${alert(1)}`",
+    "\\u{zz} \\x \\\\",
+    "{{value}} {{{value}}}", "![x](http://example.invalid/a.png)", "&lt;b&gt; &amp; &#60;", "\u202egnp.exe\u202c",
+    "$$\\frac{1}{2}$$",
     "[x](javascript:alert(1))", "    indented\n\n# not a heading", "a < b && c > d", "| a | b |\n|---|---|",
 )  # fmt: skip
 
@@ -39,7 +41,9 @@ def test_every_drawn_event_gives_one_row_with_its_times(method):
 
 
 def test_rows_say_what_happened():
-    lookup = ev.Lookup(run="r", round=4, t0=0.5, t1=0.5, k=2, bonus=9, hit=True, rank=1, candidates=((2, 5, (1,)), (2, 9, (1, 2, 3))))
+    lookup = ev.Lookup(
+        run="r", round=4, t0=0.5, t1=0.5, k=2, bonus=9, hit=True, rank=1, candidates=((2, 5, (1,)), (2, 9, (1, 2, 3)))
+    )
     assert deltas.row(lookup) == ["lk", 4, 500000, 0, 1, 2, 1, 3, 2]
     miss = ev.Lookup(run="r", round=4, k=2, bonus=8, candidates=((2, 5, (1,)),))
     assert deltas.row(miss) == ["lk", 4, 0, 0, 0, 2, -1, 0, 1]
@@ -51,9 +55,13 @@ def test_rows_say_what_happened():
 def test_rows_hold_no_text_of_others():
     bad = HOSTILE[0]
     events = [
-        ev.Notice(run=bad, text=bad), ev.Fallback(run=bad, strategy=bad, why=bad), ev.Tokens(run=bad, ids=(1,), state=(bad,), text=bad),
-        ev.RunStarted(run=bad, settings={"method": bad}), ev.RunFinished(run=bad, reason=bad, error=bad), ev.Prefill(run=bad, lane=bad, tokens=1),
-    ]  # fmt: skip
+        ev.Notice(run=bad, text=bad),
+        ev.Fallback(run=bad, strategy=bad, why=bad),
+        ev.Tokens(run=bad, ids=(1,), state=(bad,), text=bad),
+        ev.RunStarted(run=bad, settings={"method": bad}),
+        ev.RunFinished(run=bad, reason=bad, error=bad),
+        ev.Prefill(run=bad, lane=bad, tokens=1),
+    ]
     assert not re.search(r"[<>=${}()]", json.dumps(deltas.rows(events)))
 
 
@@ -206,7 +214,14 @@ def test_the_page_names_no_other_host():
     from viz import theme
     from viz.components import base
 
-    texts = [theme.head(), *(file.read_text(encoding="utf-8") for file in base.FOLDER.iterdir() if file.suffix in (".js", ".css", ".html"))]
+    texts = [
+        theme.head(),
+        *(
+            file.read_text(encoding="utf-8")
+            for file in base.FOLDER.iterdir()
+            if file.suffix in (".js", ".css", ".html")
+        ),
+    ]
     assert not [text for text in texts if re.search(r"https?://|//[a-z]+\.[a-z]", text)]
     assert all(not font.stylesheet()["url"] for font in theme.theme()._font if hasattr(font, "stylesheet"))
 
@@ -249,9 +264,16 @@ def test_traces_are_found_opened_and_refused_with_a_sentence(tmp_path):
     trace.save(tmp_path / "a.jsonl", play("ssd", 20))
     (tmp_path / "b.jsonl").write_text('{"event": "nonsense"}\n')
     found = replay.find(tmp_path)
-    assert list(found) == ["a.jsonl", "b.jsonl"] and replay.find(tmp_path / "a.jsonl") == {"a.jsonl": tmp_path / "a.jsonl"}
+    assert list(found) == ["a.jsonl", "b.jsonl"] and replay.find(tmp_path / "a.jsonl") == {
+        "a.jsonl": tmp_path / "a.jsonl"
+    }
     message, strip, value, said = replay.open_trace(found["a.jsonl"], deltas.Feeds())
-    assert message[0]["content"].startswith("The target") and strip["method"] == "SSD" and value["done"] and not said["text"]
+    assert (
+        message[0]["content"].startswith("The target")
+        and strip["method"] == "SSD"
+        and value["done"]
+        and not said["text"]
+    )
     assert sum(len(json.loads(chunk)) for chunk in value["chunks"].values()) == len(deltas.rows(play("ssd", 20)))
     assert replay.open_trace(found["b.jsonl"], deltas.Feeds())[3]["level"] == "error"
     assert replay.open_trace(None, deltas.Feeds())[3]["level"] == "error"

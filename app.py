@@ -1,0 +1,114 @@
+"""The command line of the page: options -> engine -> page. Everything heavy is imported inside `main`.
+
+python app.py                      the embedded pair on this machine's processor
+python app.py --replay FILE|DIR    recorded traces, with no model and no torch
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+
+MODEL_FLAGS = ("target", "draft", "target_device", "draft_device", "target_threads", "draft_threads", "dtype")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description="Watch speculative speculative decoding at work.", prog="app.py")
+    made.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    made.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
+    made.add_argument("--replay", metavar="PATH", help="show recorded traces: a .jsonl file or a folder of them")
+    made.add_argument("--target", default="embedded", help="target model: embedded, hub id, folder or GGUF file")
+    made.add_argument("--draft", default="embedded", help="draft model: embedded, hub id, folder or GGUF file")
+    made.add_argument("--target-device", default="cpu", help="cpu or cuda:N")
+    made.add_argument("--draft-device", default="cpu", help="cpu or cuda:N")
+    made.add_argument(
+        "--target-threads", type=int, default=None, help="threads of the target (default: split the cores)"
+    )
+    made.add_argument("--draft-threads", type=int, default=None, help="threads of the draft (default: split the cores)")
+    made.add_argument("--dtype", default=None, help="bfloat16 or float32 (default: what the processor does well)")
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    _quiet_environment()
+    stopped = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: _interrupt(stopped))
+    engine = page = None
+    try:
+        if options.replay is None:
+            print("Loading the models ...", file=sys.stderr, flush=True)
+            engine = _engine(options)
+        page, url = _serve(engine, options)
+        print(f"Saguaro is at {url}", flush=True)
+        stopped.wait()
+        return 0
+    except KeyboardInterrupt:
+        return 0 if stopped.is_set() else 130
+    except Refusal as refusal:
+        print(f"app.py: {refusal}", file=sys.stderr)
+        return 2
+    finally:
+        if page is not None:
+            page.close(verbose=False)
+        if engine is not None:
+            engine.close()
+
+
+class Refusal(Exception):
+    """Something the user asked for that cannot be done, in one line."""
+
+
+def _interrupt(stopped: threading.Event) -> None:
+    first = not stopped.is_set()
+    stopped.set()
+    if first:  # breaks into a load that is still going on; a second signal must not break into the clean-up
+        raise KeyboardInterrupt
+
+
+def _quiet_environment() -> None:
+    """Before gradio is imported: no telemetry, and no proxy between the page and this machine."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for name in ("no_proxy", "NO_PROXY"):
+        known = os.environ.get(name, "")
+        if "127.0.0.1" not in known:
+            os.environ[name] = ",".join(filter(None, (known, "localhost", "127.0.0.1")))
+
+
+def _engine(options: argparse.Namespace):
+    from saguaro_core import SaguaroSSD
+    from saguaro_core.models import ModelError
+
+    try:
+        return SaguaroSSD(**{name: getattr(options, name) for name in MODEL_FLAGS})
+    except (ModelError, ValueError) as error:
+        raise Refusal(_line(error)) from None
+
+
+def _serve(engine, options: argparse.Namespace):
+    from viz import page, replay
+
+    try:
+        blocks = page.build(engine) if engine is not None else replay.build(replay.find(options.replay))
+    except ValueError as error:
+        raise Refusal(_line(error)) from None
+    try:
+        return blocks, page.launch(blocks, options.host, options.port)
+    except OSError:
+        blocks.close(verbose=False)
+        raise Refusal(
+            f"cannot listen on {options.host}, port {options.port or '7860 to 7959'}: taken or not allowed"
+        ) from None
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""The page's own parts. Each is a gr.HTML subclass whose html, css and js lie beside it.
+
+The templates are static on purpose: gr.HTML evaluates a template as a JavaScript literal, so data in it would be code.
+Data goes through `value`, and the js places it with `textContent` or on a canvas.
+"""
+
+from .header import Header
+from .notice import Notice
+from .stats import Stats
+from .timeline import Timeline
+
+__all__ = ["Header", "Notice", "Stats", "Timeline"]

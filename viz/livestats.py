@@ -1,0 +1,118 @@
+"""The numbers of a run that is still going, from its events alone. Definitions as in the run summary:
+
+    ttft_s            from the start of the run to the first token
+    decode_tok_s      tokens after the first, over the time from the first token to the last
+    tokens_per_round  tokens that came out of verifications, over the rounds that brought some
+    acceptance        accepted / tested; tested counts up to and including the first refusal of a round
+    hit_rate          hits / lookups, over all rounds after the first
+
+A number that is not defined (yet) is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from saguaro_core import events as ev
+
+from .deltas import method_of
+
+ALONE_AFTER = 8  # verifications in a row without a drafted token: the target is decoding alone
+
+
+class Tally:
+    """Folds events one by one; `summary()` at any time."""
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.tokens = 0
+        self.rounds = 0
+        self.finished: ev.RunFinished | None = None
+        self._first: ev.Tokens | None = None
+        self._last = 0.0
+        self._round_tokens = 0
+        self._emitting: set[int] = set()
+        self._accepted = self._tested = 0
+        self._hits = self._lookups = 0
+        self._undrafted = 0
+
+    def add(self, events: Iterable[ev.Event]) -> Tally:
+        for event in events:
+            self._add(event)
+        return self
+
+    def _add(self, event: ev.Event) -> None:
+        match event:
+            case ev.RunStarted():
+                self.method = method_of(event)
+            case ev.Tokens() if event.ids:
+                self.tokens += len(event.ids)
+                if event.round > 0:
+                    self._round_tokens += len(event.ids)
+                    self._emitting.add(event.round)
+                self._first = self._first or event
+                self._last = event.t1
+            case ev.Verify():
+                self.rounds += 1
+                self._accepted += event.accepted
+                self._tested += min(event.accepted + 1, len(event.drafted))
+                self._undrafted = 0 if event.drafted else self._undrafted + 1
+            case ev.Lookup() if event.round > 1:
+                self._lookups += 1
+                self._hits += event.hit
+            case ev.RunFinished():
+                self.finished = event
+
+    @property
+    def alone(self) -> bool:
+        """A speculative method that has been running without drafts for a while."""
+        return self.method not in ("", "ar", "hf-ar") and self._undrafted >= ALONE_AFTER
+
+    def summary(self) -> dict[str, Any]:
+        first = self._first
+        span = self._last - first.t1 if first else 0.0
+        return {
+            "ttft_s": first.t1 if first else None,
+            "decode_tok_s": (self.tokens - len(first.ids)) / span if span > 0 else None,
+            "tokens": self.tokens,
+            "rounds": self.rounds,
+            "tokens_per_round": _ratio(self._round_tokens, len(self._emitting)),
+            "acceptance": _ratio(self._accepted, self._tested),
+            "hit_rate": _ratio(self._hits, self._lookups),
+        }
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The strip under the answer
+
+BLANK = {"method": "", "state": "idle", "cells": {}}
+STATES = {"eos": "done", "length": "length limit", "stop": "stop string", "cancelled": "stopped", "error": "failed"}
+
+
+def strip(tally: Tally, asked: str = "") -> dict[str, Any]:
+    """What the stats strip shows: ready-made words, so that the browser only has to place them. `asked` is the method
+    that was requested, shown until the run says which one it uses."""
+    numbers = tally.summary()
+    method = (tally.method or asked).upper()
+    finished = tally.finished
+    return {
+        "method": f"{method} \N{RIGHTWARDS ARROW} AR" if tally.alone else method,
+        "state": STATES.get(finished.reason, "failed") if finished else "running",
+        "cells": {
+            "speed": _number(numbers["decode_tok_s"], "{:.1f}"),
+            "ttft": _number(numbers["ttft_s"], "{:.0f}", 1000),
+            "tokens": str(numbers["tokens"]),
+            "per_round": _number(numbers["tokens_per_round"], "{:.2f}"),
+            "acceptance": _number(numbers["acceptance"], "{:.0f}", 100),
+            "hits": _number(numbers["hit_rate"], "{:.0f}", 100),
+        },
+    }
+
+
+def _number(value: float | None, form: str, scale: float = 1.0) -> str:
+    return "" if value is None else form.format(value * scale)
