@@ -22,21 +22,24 @@ BLOCK = 128  # attention reads up to the next multiple: architecture note, bit-e
 def attention(
     module, query: Tensor, key: Tensor, value: Tensor, attention_mask, scaling=None, dropout=0.0, plan=None, **kwargs
 ) -> tuple[Tensor, None]:
-    """`query` [B, H, q, D], `key` and `value` [B, H_kv, n, D] -> [B, q, H, D]. `plan`: additive mask [1, 1, q, n]."""
+    """`query` [B, H, q, D], `key` and `value` [B, H_kv, n, D] -> [B, q, H, D]. `plan`: additive mask [1, 1, g * q, n],
+    the mask of the q rows once for each of the g = H / H_kv query heads that share a key head.
+
+    The heads of a group become rows of one head, so that keys and values are read once and not g times.
+    """
     if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise ModelError(f"{type(module).__name__} needs attention sinks or biases, which Saguaro does not do")
+    batch, heads, rows, width = query.shape
+    grouped = query.reshape(batch, key.shape[1], -1, width)
     if kwargs.get("softcap"):
-        out = soft_capped(query, key, value, plan, scaling, kwargs["softcap"])
+        out = soft_capped(grouped, key, value, plan, scaling, kwargs["softcap"])
     else:
-        grouped = query.shape[1] != key.shape[1]
-        out = scaled_dot_product_attention(query, key, value, attn_mask=plan, scale=scaling, enable_gqa=grouped)
-    return out.transpose(1, 2).contiguous(), None
+        out = scaled_dot_product_attention(grouped, key, value, attn_mask=plan, scale=scaling)
+    return out.reshape(batch, heads, rows, width).transpose(1, 2).contiguous(), None
 
 
 def soft_capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, cap: float) -> Tensor:
-    """Attention whose scores are squashed to (-cap, cap) before the mask (Gemma 2): [B, H, q, D]."""
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    """Attention whose scores are squashed to (-cap, cap) before the mask (Gemma 2): [B, H_kv, g * q, D]."""
     scores = torch.tanh(query @ key.transpose(-1, -2) * (scaling / cap)) * cap + mask
     return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
 

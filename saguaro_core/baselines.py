@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
-from .attention import attach
 from .events import PLAIN, Tokens
 from .messages import Load, Perform
-from .models import full_vocabulary, load_draft
+from .models import full_vocabulary, load_draft, load_target
 from .recorder import Recorder
 
 METHODS = ("hf-ar", "hf-assisted")
 
 
-def load_assistant(load: Load) -> PreTrainedModel:
-    """The draft as transformers' assisted generation wants it: logits over the target's whole vocabulary."""
-    model, head_ids = load_draft(load.draft, load.target, load.device, getattr(torch, load.dtype))
-    return full_vocabulary(model, head_ids)
+class Stock:
+    """The same weights, dtype and threads in transformers' own modules, loaded when first asked for."""
 
+    def __init__(self, load: Load):
+        self._load = load
 
-@contextmanager
-def stock_attention(model: PreTrainedModel):
-    """Inside, the model runs transformers' own attention."""
-    model.set_attn_implementation("sdpa")
-    try:
-        yield
-    finally:
-        attach(model)
+    @cached_property
+    def target(self) -> PreTrainedModel:
+        return load_target(self._load.target, self._load.device, getattr(torch, self._load.dtype))
+
+    @cached_property
+    def assistant(self) -> PreTrainedModel:
+        """The draft as assisted generation wants it: logits over the target's whole vocabulary."""
+        load = self._load
+        return full_vocabulary(*load_draft(load.draft, load.target, load.device, getattr(torch, load.dtype)))
 
 
 class _Recording(BaseStreamer):
@@ -61,14 +61,9 @@ class _Cancelled(StoppingCriteria):
 
 
 @torch.inference_mode()
-def generate(
-    model: PreTrainedModel,
-    perform: Perform,
-    record: Recorder,
-    assistant: PreTrainedModel | None,
-    cancelled: Callable[[], bool],
-) -> str:
-    """Greedy or sampled `generate` with transformers' defaults for assisted generation; returns why it ended."""
+def generate(stock: Stock, perform: Perform, record: Recorder, cancelled: Callable[[], bool]) -> str:
+    """Greedy or sampled `generate`, assisted with transformers' defaults where asked; returns why it ended."""
+    model = stock.target
     s = perform.settings
     ids = torch.tensor([perform.prompt], device=model.device)
     config = GenerationConfig(
@@ -82,7 +77,7 @@ def generate(
         ids,
         attention_mask=torch.ones_like(ids),
         generation_config=config,
-        assistant_model=assistant,
+        assistant_model=stock.assistant if perform.baseline == "hf-assisted" else None,
         streamer=_Recording(record),
         stopping_criteria=[_Cancelled(cancelled)],
     )

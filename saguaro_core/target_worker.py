@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, Listener
 
 import torch
 
-from . import baselines
+from .baselines import Stock, generate
 from .decoding import decode
 from .drafting import Speculation
 from .events import Notice
@@ -82,11 +82,10 @@ class TargetWorker:
         self._load: Load = inbox.get()
         self._draft: tuple[Connection, torch.Tensor] | None = None
         self._listen()
-        hf = load_target(self._load.target, self._load.device, getattr(torch, self._load.dtype))
-        self._hf = hf
-        self._model = TransformersModel(hf, context=self._load.context)
+        model = load_target(self._load.target, self._load.device, getattr(torch, self._load.dtype))
+        self._model = TransformersModel(model, context=self._load.context)
         self._trunk = Trunk(self._model)
-        self._assistant = None
+        self._stock = Stock(self._load)
         exact = probe_exactness(self._model)
         gc.freeze()
         self._main.send(Ready({"context": self._model.context, "exact": exact, "pid": os.getpid()}))
@@ -115,7 +114,7 @@ class TargetWorker:
             lost, reason, error = False, "error", ""
             try:
                 if perform.baseline:
-                    reason = self._baseline(perform, record)
+                    reason = generate(self._stock, perform, record, lambda: self._inbox.cancelled(perform.run))
                 else:
                     reason, lost = self._decode(perform, record)
             except Exception as problem:
@@ -149,14 +148,6 @@ class TargetWorker:
             if settings.min_rows < EXACT_ROWS:
                 self._trunk.keep(0)  # these keys and values are not the ones other methods would have made
         return reason, bool(speculator and speculator.lost)
-
-    def _baseline(self, perform: Perform, record: Recorder) -> str:
-        """transformers' own generate on the same weights, dtype and threads."""
-        if perform.baseline == "hf-assisted" and self._assistant is None:
-            self._assistant = baselines.load_assistant(self._load)
-        with baselines.stock_attention(self._hf):
-            assistant = self._assistant if perform.baseline == "hf-assisted" else None
-            return baselines.generate(self._hf, perform, record, assistant, lambda: self._inbox.cancelled(perform.run))
 
 
 def serve(main: Connection, inbox: Inbox) -> None:

@@ -10,13 +10,14 @@ from transformers import PreTrainedModel
 
 from .attention import BLOCK, KVStore, Masks, attach
 from .models import context_length
+from .packing import pack
 from .trunk import PREFILL_CHUNK
 
 SCRATCH = 1024  # slots behind the context for padding rows and speculation trees
 
 
 class TransformersModel:
-    """`head_ids` int64 [H]: target ids of the logit columns, None where they are the ids themselves; then columns from
+    """Takes `model` over: its attention and its linear layers are replaced. `head_ids` int64 [H]: target ids of the logit columns, None where they are the ids themselves; then columns from
     `vocabulary` on (padding that the target does not have) are cut. `context`: positions to make room for, at most the
     model's own."""
 
@@ -24,11 +25,14 @@ class TransformersModel:
         self, model: PreTrainedModel, head_ids: Tensor | None = None, *, context: int, vocabulary: int | None = None
     ):
         attach(model)
+        pack(model)
         config = model.config.get_text_config()
         self.context = min(context, context_length(config))
         self.model, self.device = model, model.device
         columns = min(config.vocab_size, vocabulary or config.vocab_size)
         self.ids = torch.arange(columns, device=self.device) if head_ids is None else head_ids
+        key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        self._group = config.num_attention_heads // key_heads
         slots = self.context + SCRATCH
         self.store = KVStore(config.num_hidden_layers, -(-slots // BLOCK) * BLOCK)
         self._masks = Masks(self.store.slots, max(PREFILL_CHUNK, 16), model.dtype, self.device)
@@ -47,6 +51,6 @@ class TransformersModel:
             position_ids=torch.tensor([positions], device=self.device),
             cache=self.store,
             use_cache=True,
-            plan=mask,
+            plan=mask.repeat(1, 1, self._group, 1),
             logits_to_keep=keep,
         ).logits[0, :, : len(self.ids)]
