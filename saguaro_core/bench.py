@@ -77,7 +77,7 @@ def _measure(engine, prompt, method, turns, settings, into: Measured, on_run) ->
 
 def _run(engine, prompt, method, settings):
     if method == UNPADDED:
-        method, settings = "ar", settings | {"min_rows": 1}
+        method, settings = "ar", settings | {"padded": False}
     if method == "ar" or method.startswith("hf-"):
         settings = {key: value for key, value in settings.items() if key not in ("k", "patience", "fan_out")}
     run = engine.generate(prompt, method, **settings).wait()

@@ -44,19 +44,20 @@ def decode(
     *,
     speculator: Speculator | None = None,
     reuse: int | None = None,
+    min_rows: int = 1,
     eos: frozenset[int] = frozenset(),
     cancelled: Callable[[], bool] = lambda: False,
     seq: int = 0,
 ) -> str:
     """Generate after `prompt`, recording events; returns why it ended: "eos", "length" or "cancelled".
 
-    `speculator` None is plain autoregressive decoding. `reuse`: see `Trunk.prefill`. Requires
-    len(prompt) < trunk.model.context.
+    `speculator` None is plain autoregressive decoding. `reuse`: see `Trunk.prefill`. `min_rows`: rows a target
+    forward is padded to (see `probe`). Requires len(prompt) < trunk.model.context.
     """
     if speculator:
         speculator.begin(prompt)
     t0 = record.now()
-    logits, reused = trunk.prefill(prompt, reuse, settings.min_rows, cancelled)
+    logits, reused = trunk.prefill(prompt, reuse, min_rows, cancelled)
     if logits is None:
         return "cancelled"
     record.add(Prefill, t0, lane=TARGET, tokens=len(prompt) - reused, reused=reused)
@@ -87,11 +88,11 @@ def decode(
 
         t0 = record.now()
         position = len(trunk) + 1
-        logits = trunk.extend([outcome.bonus, *drafted], settings.min_rows)
+        logits = trunk.extend([outcome.bonus, *drafted], min_rows)
         outcome = rule.verify(logits, drafted, q, position, streams.target(seq, round))
         k = outcome.k
         trunk.keep(position + k)
-        rows = max(settings.min_rows, len(drafted) + 1)
+        rows = max(min_rows, len(drafted) + 1)
         record.add(Verify, t0, rows=rows, drafted=drafted, accepted=k, bonus=outcome.bonus)
 
 

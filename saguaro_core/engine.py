@@ -26,7 +26,7 @@ from .text import PromptError, check_pair_agrees, encode_prompt, eos_ids, load_t
 from .worker_process import Worker
 
 DEFAULT_CONTEXT = 4096
-HARDWARE_INFO = ("target_device", "draft_device", "target_threads", "draft_threads", "dtype")
+HARDWARE_INFO = ("target_device", "draft_device", "target_threads", "draft_threads", "dtype", "min_rows")
 
 
 class SaguaroSSD:
@@ -87,6 +87,7 @@ class SaguaroSSD:
             "draft_threads": placements[1].threads,
             "dtype": dtype,
             "exact": self._target.info["exact"],
+            "min_rows": self._target.info["min_rows"],
             "context": self._target.info["context"],
         }
         self._thread = threading.Thread(target=self._serve, name="saguaro-engine", daemon=True)
@@ -108,7 +109,7 @@ class SaguaroSSD:
         max_new_tokens: int = 256,
         stop: Sequence[str] | str = (),
         reuse: int | None = None,
-        min_rows: int | None = None,
+        padded: bool = True,
     ) -> Run:
         """Queue a run and return it at once; iterate it for events.
 
@@ -133,7 +134,7 @@ class SaguaroSSD:
             top_p=top_p,
             seed=seed,
             max_new_tokens=max_new_tokens,
-            **({} if min_rows is None else {"min_rows": min_rows}),
+            padded=padded,
         )
         ids, notice = encode_prompt(self.tokenizer, prompt)
         context = self.info["context"]

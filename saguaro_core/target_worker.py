@@ -18,11 +18,10 @@ from .drafting import Speculation
 from .events import Notice
 from .messages import Begin, Done, End, Listening, Load, Perform, Ready, Speculate
 from .models import load_target
-from .probe import probe_exactness
+from .probe import MIN_ROWS, probe_exact_rows
 from .recorder import Recorder
 from .rules import make_rule
 from .sampling import Streams
-from .settings import EXACT_ROWS
 from .transformers_model import TransformersModel
 from .trunk import Trunk
 from .worker import Inbox
@@ -86,9 +85,10 @@ class TargetWorker:
         self._model = TransformersModel(model, context=self._load.context)
         self._trunk = Trunk(self._model)
         self._stock = Stock(self._load)
-        exact = probe_exactness(self._model)
+        exact_rows = probe_exact_rows(self._model)
+        self._min_rows = exact_rows or MIN_ROWS[-1]
         gc.freeze()
-        self._main.send(Ready({"context": self._model.context, "exact": exact, "pid": os.getpid()}))
+        self._main.send(Ready({"context": self._model.context, "exact": exact_rows is not None, "min_rows": self._min_rows, "pid": os.getpid()}))
 
     def _listen(self) -> None:
         """Accept the draft, and after a restart the next one."""
@@ -137,6 +137,7 @@ class TargetWorker:
                 record,
                 speculator=speculator,
                 reuse=perform.reuse,
+                min_rows=self._min_rows if settings.padded else 1,
                 eos=perform.eos,
                 cancelled=lambda: self._inbox.cancelled(perform.run),
             )
@@ -145,7 +146,7 @@ class TargetWorker:
                 speculator.end()
                 if speculator.lost:
                     self._draft = None
-            if settings.min_rows < EXACT_ROWS:
+            if not settings.padded:
                 self._trunk.keep(0)  # these keys and values are not the ones other methods would have made
         return reason, bool(speculator and speculator.lost)
 
