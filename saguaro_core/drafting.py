@@ -131,12 +131,13 @@ class Drafter:
         return Speculation(tuple(tokens), torch.cat(qs) if qs else None)
 
     def _fork(self, logits: Tensor) -> list[tuple[int, int, int]]:
-        """Rows [K + 1, H] that predict each outcome's bonus: the guesses `(k, candidate, column)` of all forks."""
+        """Rows [K + 1, H] that predict each outcome's bonus: the guesses `(k, candidate, column)` of all forks. A shorter
+        speculation has fewer forks; the last one gets what the missing ones would have had."""
         last = len(self.drafted)
         guesses = []
         for k in range(last + 1):
             excluded = self.drafted[k : k + 1]  # a correction is never the rejected token
-            width = self.settings.fan_out[k] if k < last else self.settings.fan_out[-1]
+            width = self.settings.fan_out[k] if k < last else sum(self.settings.fan_out[last:])
             guesses += self._guess(k, logits[k : k + 1], excluded, width)
         return guesses
 
@@ -150,8 +151,10 @@ class Drafter:
         return [(k, candidate, column) for candidate, column in enumerate(columns)]
 
     def _grow(self, guesses: Sequence[tuple[int, int, int]], interrupted: Callable[[], bool]) -> None:
-        """One branch a guess, K steps deep."""
+        """One branch a guess, up to K steps deep: each step goes on with the likelier half of every fork, because a
+        likely branch is worth more tokens. Branches that go further have the lower rows."""
         ids, k_max = self.trunk.model.ids, self.settings.k
+        guesses = sorted(guesses, key=lambda guess: guess[1])
         newest = ids[[column for _, _, column in guesses]].tolist() if guesses else []
         branches = []
         for row, ((k, candidate, _), bonus) in enumerate(zip(guesses, newest, strict=True)):
@@ -161,10 +164,14 @@ class Drafter:
         if not branches or self._room() <= 2 * k_max:
             return
         self._tree = Tree(self.trunk, [len(self.ids) + max(k, 0) for k, _, _ in guesses], k_max)
-        while self._tree.depth < k_max and not interrupted():
-            t0, depth = self.record.now(), self._tree.depth
+        for depth in range(k_max):
+            if interrupted():
+                break
+            t0 = self.record.now()
             newest = self._step(newest, branches)
             self.record.add(TreeStep, t0, depth=depth, rows=len(branches))
+            branches = branches[: -(-len(branches) // 2)]
+            newest = newest[: len(branches)]
 
     def _finish(self, branch: PreSpeculatedResult, limit: int) -> None:
         """Go on with this branch alone where the tree was interrupted, while the target waits."""
@@ -174,10 +181,10 @@ class Drafter:
             self.record.add(DraftStep, t0, i=len(branch.tokens) - 1)
 
     def _step(self, newest: Sequence[int], branches: Sequence[PreSpeculatedResult]) -> list[int]:
-        """One forward over adjacent branches, fed their `newest` tokens: each gets one more token."""
-        rows = [branch.row for branch in branches]
-        positions = self._tree.positions(rows)
-        logits = self._tree.step(newest, rows)
+        """One forward over adjacent branches of equal length, fed their `newest` tokens: each gets one more token."""
+        rows, depth = [branch.row for branch in branches], len(branches[0].tokens)
+        logits = self._tree.step(newest, rows, depth)
+        positions = self._tree.positions(rows, depth + 1)
         columns, q = self.rule.propose(logits, positions, [branch.stream for branch in branches])
         tokens = self.trunk.model.ids[columns].tolist()
         for i, (branch, token) in enumerate(zip(branches, tokens, strict=True)):

@@ -8,9 +8,8 @@ from typing import Any
 
 METHODS = ("ar", "sd", "ssd")
 VERIFICATIONS = ("greedy", "token", "coupled")
-DEFAULT_K = {"ar": 0, "sd": 2, "ssd": 3}
-DEFAULT_PATIENCE = 2
-DEFAULT_FAN_OUT = {0: (16,), 1: (12, 8), 2: (12, 6, 6), 3: (10, 6, 4, 4), 4: (8, 4, 3, 2, 2)}
+DEFAULT_K = {"ar": 0, "sd": 1, "ssd": 3}  # the fastest of each on the embedded pair, two cores
+DEFAULT_PATIENCE = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +101,8 @@ def make_settings(
 
 
 def _fan_out(fan_out: int | Sequence[int] | None, k: int) -> tuple[int, ...]:
-    if fan_out is None:
-        return DEFAULT_FAN_OUT.get(k, (6,) + (2,) * k)
+    if fan_out is None:  # most outcomes are a correction of the first token, then "all accepted"
+        return (8, 3, *(1,) * (k - 2), 4) if k >= 2 else (16,) if k == 0 else (10, 6)
     if isinstance(fan_out, int):
         fan_out = (fan_out,) * (k + 1)
     if len(fan_out) != k + 1:

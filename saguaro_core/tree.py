@@ -24,17 +24,14 @@ class Tree:
         sees_trunk = torch.arange(self._start, device=device) < torch.tensor(self._forks, device=device)[:, None]
         own_column = torch.eye(self._width, dtype=torch.bool, device=device).repeat(1, steps)
         self._visible = torch.cat((sees_trunk, own_column), dim=1)  # [M, S + steps * M]
-        self.depth = 0
 
-    def positions(self, rows: Sequence[int]) -> list[int]:
-        """Positions of the tokens that the next step drafts for `rows`."""
-        return [self._forks[m] + self.depth + 1 for m in rows]
+    def positions(self, rows: Sequence[int], depth: int) -> list[int]:
+        """Positions of the tokens fed at step `depth`; the tokens drafted there stand one further."""
+        return [self._forks[m] + depth for m in rows]
 
-    def step(self, tokens: Sequence[int], rows: Sequence[int]) -> Tensor:
-        """Feed each of the adjacent branches `rows` its newest token: logits [len(rows), H] for their next ones."""
-        slot = self._start + self.depth * self._width + rows[0]
-        positions = [self._forks[m] + self.depth for m in rows]
+    def step(self, tokens: Sequence[int], rows: Sequence[int], depth: int) -> Tensor:
+        """Feed adjacent branches `rows`, which hold `depth` drafted tokens each, their newest token: logits
+        [len(rows), H] for their next ones."""
+        slot = self._start + depth * self._width + rows[0]
         visible = self._visible[rows[0] : rows[-1] + 1, : slot + len(rows)]
-        logits = self._model.forward(tokens, positions, slot, visible)
-        self.depth += 1
-        return logits
+        return self._model.forward(tokens, self.positions(rows, depth), slot, visible)

@@ -58,7 +58,7 @@ def test_tree_branches_equal_their_own_sequences(models):
     trunk.extend(base)
     forks = [66, 68, 68, 70, 70]
     branches = [[token] for token in tokens(len(forks), 4)]
-    tree = Tree(trunk, forks, steps=3)
+    tree = Tree(trunk, forks, steps=4)
 
     def check(logits, rows):
         for row, m in enumerate(rows):
@@ -67,12 +67,15 @@ def test_tree_branches_equal_their_own_sequences(models):
 
     for step in range(2):
         rows = range(len(forks))
-        positions = tree.positions(rows)
-        check(tree.step([branch[-1] for branch in branches], rows), rows)
+        positions = tree.positions(rows, step + 1)
+        check(tree.step([branch[-1] for branch in branches], rows, step), rows)
         for m, token in enumerate(tokens(len(forks), 5 + step)):
             branches[m].append(token)
             assert positions[m] == forks[m] + len(branches[m]) - 1
-    check(tree.step([branches[2][-1]], [2]), [2])  # interrupted: one branch goes on alone
+    check(tree.step([branches[0][-1]], [0], 2), [0])  # a deeper step for one branch only
+    branches[0].append(7)
+    check(tree.step([7], [0], 3), [0])
+    check(tree.step([branches[2][-1]], [2], 2), [2])  # another goes on alone from where it stopped
 
 
 @pytest.mark.parametrize("method", ["sd", "ssd"])

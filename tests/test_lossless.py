@@ -16,10 +16,10 @@ from .toy import TabularModel, enumerate_law, run, total_variation
 
 EOS = frozenset({2})
 TOKEN = dict(eos=EOS, rounds=2, k=2, verification="token", temperature=1.0)
-HITS = dict(fan_out=(2, 2, 3))  # with three tokens, every outcome is a candidate
-MISSES = dict(fan_out=(1, 1, 1), steps=0)  # interrupted before the first step: no branch is ever ready
-MIXED = dict(fan_out=(1, 1, 1))
-CUT_SHORT = dict(fan_out=(1, 2, 1), steps=1)  # the outcome arrives after one of two steps
+HITS = dict(fan_out=(2, 2, 3), patience=2)  # with three tokens, every outcome is a candidate
+MISSES = dict(fan_out=(1, 1, 1), patience=2, steps=0)  # interrupted before the first step: no branch is ever ready
+MIXED = dict(fan_out=(1, 1, 1), patience=1)
+CUT_SHORT = dict(fan_out=(1, 2, 1), patience=2, steps=1)  # the outcome arrives after one of two steps
 
 
 def lookups(events):
@@ -40,7 +40,7 @@ def test_greedy_is_autoregressive(seed, k):
     target, draft = TabularModel(seed), TabularModel(seed + 100)
     expected, _ = run("ar", target, draft, max_new_tokens=24)
     assert len(expected) == 24
-    for method, case in [("sd", {}), ("ssd", {}), ("ssd", {"steps": 0}), ("ssd", {"steps": 1}), ("ssd", {"fan_out": 1})]:
+    for method, case in [("sd", {}), ("ssd", {}), ("ssd", {"steps": 0}), ("ssd", {"steps": 1, "patience": k}), ("ssd", {"fan_out": 2, "patience": k})]:
         assert run(method, target, draft, max_new_tokens=24, k=k, **case)[0] == expected
 
 
