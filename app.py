@@ -1,7 +1,7 @@
 """The command line of the page: options -> engine -> page. Everything heavy is imported inside `main`.
 
-python app.py                      the embedded pair on this machine's processor
-python app.py --replay FILE|DIR    recorded traces, with no model and no torch
+    python app.py                      the embedded pair on this machine's processor
+    python app.py --replay [PATH]      recorded traces, with no model and no torch
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
-MODEL_FLAGS = ("target", "draft", "target_device", "draft_device", "target_threads", "draft_threads", "dtype")
+from saguaro_core.options import add_engine_options, make_engine
+
+TRACES = Path(__file__).parent / "assets" / "traces"
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description="Watch speculative speculative decoding at work.", prog="app.py")
     made.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     made.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
-    made.add_argument("--replay", metavar="PATH", help="show recorded traces: a .jsonl file or a folder of them")
-    made.add_argument("--target", default="embedded", help="target model: embedded, hub id, folder or GGUF file")
-    made.add_argument("--draft", default="embedded", help="draft model: embedded, hub id, folder or GGUF file")
-    made.add_argument("--target-device", default="cpu", help="cpu or cuda:N")
-    made.add_argument("--draft-device", default="cpu", help="cpu or cuda:N")
     made.add_argument(
-        "--target-threads", type=int, default=None, help="threads of the target (default: split the cores)"
-    )
-    made.add_argument("--draft-threads", type=int, default=None, help="threads of the draft (default: split the cores)")
-    made.add_argument("--dtype", default=None, help="bfloat16 or float32 (default: what the processor does well)")
+        "--replay", metavar="PATH", nargs="?", const=str(TRACES),
+        help="show recorded traces, with no model: a .jsonl file or a folder of them (default: the ones that come along)",
+    )  # fmt: skip
+    add_engine_options(made)
     return made
 
 
@@ -81,11 +79,10 @@ def _quiet_environment() -> None:
 
 
 def _engine(options: argparse.Namespace):
-    from saguaro_core import SaguaroSSD
     from saguaro_core.models import ModelError
 
     try:
-        return SaguaroSSD(**{name: getattr(options, name) for name in MODEL_FLAGS})
+        return make_engine(options)
     except (ModelError, ValueError) as error:
         raise Refusal(_line(error)) from None
 

@@ -66,9 +66,9 @@ def generate(args: argparse.Namespace) -> int:
                     print(f"[{event.text}]", file=sys.stderr)
         finally:
             run.cancel()
-        print()
-        if args.trace:
-            trace.save(args.trace, run.events)
+            print()
+            if args.trace:
+                trace.save(args.trace, run.events)
     if run.result.error:
         raise RuntimeError(run.result.error)
     print(one_line(args.method, run.summary), file=sys.stderr)

@@ -91,18 +91,32 @@ def report(measured: dict[str, Measured], info: dict[str, Any], settings: dict[s
     methods = {method: _aggregate(runs) for method, runs in measured.items() if runs.summaries}
     speeds = {method: row["decode_tok_s"] for method, row in methods.items()}
     if "ar" in speeds:
-        speeds["ar"] = max(speeds["ar"], speeds[UNPADDED])
+        speeds["ar"] = max(filter(None, (speeds["ar"], speeds[UNPADDED])), default=None)
     pairs = [(a, b) for a in ("ssd", "sd") for b in ("ar", "sd", "hf-ar", "hf-assisted") if a != b]
     pairs += [("ar", "hf-ar"), ("hf-assisted", "hf-ar")]
-    ratios = {f"{a}/{b}": speeds[a] / speeds[b] for a, b in pairs if speeds.get(a) and speeds.get(b)}
+    pairs = [(a, b) for a, b in pairs if speeds.get(a) and speeds.get(b)]
     return {
         "methods": methods,
-        "ratios": ratios,
+        "ratios": {f"{a}/{b}": speeds[a] / speeds[b] for a, b in pairs},
+        "ratios_median": {f"{a}/{b}": _paired(measured, a, b) for a, b in pairs},
         "identical": _identical(measured),
         "exact": info["exact"],
         "engine": info,
         "settings": {key: value for key, value in settings.items() if value is not None},
     }
+
+
+def _paired(measured: dict[str, Measured], a: str, b: str) -> float | None:
+    """The median over runs of the ratio of decode speeds on the same prompt in the same repetition; less moved than
+    the ratio of totals when the machine stumbles. Against `ar`, the faster of its two runs counts."""
+
+    def speeds(method: str) -> list[float]:
+        return [row["decode_tok_s"] or 0.0 for row in measured[method].summaries]
+
+    def fastest(method: str) -> list[float]:
+        return list(map(max, speeds(method), speeds(UNPADDED))) if method == "ar" else speeds(method)
+
+    return _median([x / y for x, y in zip(fastest(a), fastest(b), strict=True) if x and y])
 
 
 def _aggregate(runs: Measured) -> dict[str, Any]:
@@ -171,7 +185,8 @@ def table(report: dict[str, Any]) -> str:
     for method, row in report["methods"].items():
         cells = [f"{row[column]:18.3f}" if row[column] is not None else f"{'-':>18}" for column in columns]
         lines.append(f"{method:13}" + "".join(cells))
-    lines.append("ratios: " + ", ".join(f"{name} {value:.3f}" for name, value in report["ratios"].items()))
+    for key, label in (("ratios", "ratios of totals"), ("ratios_median", "median ratios per prompt")):
+        lines.append(f"{label}: " + ", ".join(f"{name} {value:.3f}" for name, value in report[key].items() if value))
     if report["identical"]:
         counts = {key: value for key, value in report["identical"].items() if key != "differ"}
         lines.append(f"identical to ar: {counts}; exact: {report['exact']}")

@@ -33,6 +33,7 @@ def serve(main: Connection, inbox: Inbox) -> None:
     connect: Connect = inbox.get()
     target = Client(connect.address, authkey=current_process().authkey)
     target.send(model.ids.cpu().numpy())
+    target.recv()  # from here on the target counts on this draft
     main.send(Ready({"context": model.context, "head": len(model.ids), "pid": os.getpid()}))
     drafter, record = None, None
     while True:

@@ -69,6 +69,7 @@ class SaguaroSSD:
         self._key = secrets.token_hex(32)
         self._lock = threading.Lock()
         self._closed = False
+        self._thread: threading.Thread | None = None
         sources = (target_source, draft_source)
         self._target = Worker("target", placements[0], Load(*sources, target_device, dtype, context))
         self._draft = Worker("draft", placements[1], Load(*sources, draft_device, dtype, context))
@@ -98,44 +99,24 @@ class SaguaroSSD:
         prompt: str | list[dict[str, str]],
         method: str = "ssd",
         *,
-        verification: str | None = None,
-        k: int | None = None,
-        patience: int | None = None,
-        fan_out: int | Sequence[int] | None = None,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        max_new_tokens: int = 256,
         stop: Sequence[str] | str = (),
         reuse: int | None = None,
-        padded: bool = True,
+        **settings,
     ) -> Run:
         """Queue a run and return it at once; iterate it for events.
 
         `prompt`: one user message, or a chat `[{"role": ..., "content": ...}]`. `method`: "ar", "sd", "ssd", or the
-        baselines "hf-ar" and "hf-assisted" (transformers' own generate). For the other arguments see
-        `settings.make_settings`; `reuse`: how many tokens of an earlier turn's keys and values may be kept (None: all
-        that match, 0: none). Raises PromptError (empty, or longer than the context) and ValueError (settings).
+        baselines "hf-ar" and "hf-assisted" (transformers' own generate). `stop`: strings that end the text before
+        them. `reuse`: how many tokens of an earlier turn's keys and values may be kept (None: all that match, 0: none).
+        `settings`: `k`, `fan_out`, `temperature`, `seed`, `max_new_tokens` and the other arguments of
+        `settings.make_settings`. Raises PromptError (empty, or longer than the context) and ValueError (settings).
         """
         if self._closed:
             raise RuntimeError("the engine is closed")
         baseline = method if method.startswith("hf-") else None
         if baseline not in (None, "hf-ar", "hf-assisted"):
             raise ValueError(f"unknown method {method!r}; choose one of ar, sd, ssd, hf-ar, hf-assisted")
-        settings = make_settings(
-            "ar" if baseline else method,
-            verification=verification,
-            k=k,
-            patience=patience,
-            fan_out=fan_out,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            max_new_tokens=max_new_tokens,
-            padded=padded,
-        )
+        chosen = make_settings("ar" if baseline else method, **settings)
         ids, notice = encode_prompt(self.tokenizer, prompt)
         context = self.info["context"]
         if len(ids) >= context:
@@ -145,12 +126,13 @@ class SaguaroSSD:
         started = RunStarted(
             run=run.name,
             models={"target": self.info["target"], "draft": self.info["draft"]},
-            settings=settings.to_dict() | {"method": method, "prompt_tokens": len(ids), "stop": list(stop)},
+            settings=chosen.to_dict() | {"method": method, "prompt_tokens": len(ids), "stop": list(stop)},
             hardware=self._hardware | {name: self.info[name] for name in HARDWARE_INFO},
+            prompt=prompt if isinstance(prompt, str) else prompt[-1]["content"],
             exact=self.info["exact"],
         )
         notices = [text for text in (notice, self._placement_notice) if text]
-        perform = Perform(run.name, 0.0, tuple(ids), settings, self.eos, reuse, baseline)
+        perform = Perform(run.name, 0.0, tuple(ids), chosen, self.eos, reuse, baseline)
         self._runs.put((run, perform, started, notices))
         return run
 
@@ -158,10 +140,14 @@ class SaguaroSSD:
         """End both workers. Runs that have not ended end as cancelled."""
         if not self._closed:
             self._closed = True
-            self._runs.put(None)
-            self._target.kill()
-            self._draft.kill()
             atexit.unregister(self.close)
+            self._runs.put(None)
+            for worker in (self._target, self._draft):
+                worker.interrupt()
+            if self._thread is not None:
+                self._thread.join(10)
+            for worker in (self._target, self._draft):
+                worker.kill()
 
     @property
     def pids(self) -> dict[str, int]:
@@ -189,7 +175,7 @@ class SaguaroSSD:
                     reason, error = "error", str(problem)
             with self._lock:
                 self._active = None
-            run.finish(reason, error)
+            run.finish(*(("cancelled",) if self._closed else (reason, error)))
             self._revive_quietly()
 
     def _perform(self, run: Run, perform: Perform) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 TARGET, DRAFT = "target", "draft"  # the two lanes
 ACCEPTED, CORRECTION, BONUS, PLAIN = "accepted", "correction", "bonus", "plain"  # where a token came from
+DRAFT_LOST = "draft_lost"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +35,14 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """`exact`: whether the load-time probe found target logits independent of the number of rows, so that methods
-    agree byte for byte (None where no probe ran, as on a toy model)."""
+    """`prompt`: the newest user message. `exact`: whether the load-time probe found target logits independent of the
+    number of rows, so that methods agree byte for byte (None where no probe ran, as on a toy model)."""
 
     kind: ClassVar[str] = "run_started"
     models: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
+    prompt: str = ""
     exact: bool | None = None
 
 
@@ -158,10 +160,11 @@ class Controller(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Notice(Event):
-    """Something the reader should know, in one sentence."""
+    """Something the reader should know, in one sentence. `code`: `DRAFT_LOST` where the target goes on alone."""
 
     kind: ClassVar[str] = "notice"
     text: str
+    code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .events import Event
 
-SHIP_SECONDS = 0.05  # a reader wakes at most this often; the worker's own core is never asked for more
+SHIP_SECONDS = 0.1  # a reader wakes at most this often: on a small machine its work is taken from the devices
 
 
 class Recorder:

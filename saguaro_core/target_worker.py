@@ -15,7 +15,7 @@ import torch
 from .baselines import Stock, generate
 from .decoding import decode
 from .drafting import Speculation
-from .events import Notice
+from .events import DRAFT_LOST, Notice
 from .messages import Begin, Done, End, Listening, Load, Perform, Ready, Speculate
 from .models import load_target
 from .probe import MIN_ROWS, probe_exact_rows
@@ -70,7 +70,7 @@ class RemoteDraft:
 
     def _give_up(self, why: str) -> None:
         self.lost = True
-        self._record.add(Notice, text=f"{why}; the answer goes on with the target alone.")
+        self._record.add(Notice, text=f"{why}; the answer goes on with the target alone.", code=DRAFT_LOST)
         if self._connection is not None:
             self._connection.close()
 
@@ -100,9 +100,10 @@ class TargetWorker:
                 try:
                     connection = listener.accept()
                     ids = torch.from_numpy(connection.recv()).to(self._load.device)
+                    self._draft = connection, ids
+                    connection.send("welcome")
                 except Exception:
                     continue  # a draft that died while it connected; main starts another
-                self._draft = connection, ids
 
         threading.Thread(target=accept, daemon=True).start()
         self._main.send(Listening(listener.address))

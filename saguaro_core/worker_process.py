@@ -88,6 +88,11 @@ class Worker:
                 raise ModelError(f"the {self.role} worker stopped while it loaded its model (out of memory?)")
         raise ModelError(f"the {self.role} worker did not load its model in {LOAD_SECONDS:.0f} seconds")
 
+    def interrupt(self) -> None:
+        """End the process; whoever waits for its messages finds out."""
+        if self.process is not None:
+            self.process.kill()
+
     def kill(self) -> None:
         """End the process, whatever it does, and wait until it is gone."""
         if self.process is not None:

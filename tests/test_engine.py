@@ -162,6 +162,20 @@ def test_end_of_the_context(pair):
         same_text(small, [run.ids for run in texts], [texts[0].ids] * 3)
 
 
+def test_closing_the_engine_ends_its_runs(tmp_path):
+    from saguaro_core import SaguaroSSD
+
+    from .tiny import tiny_draft, tiny_model
+
+    engine = SaguaroSSD(str(tiny_model(tmp_path / "target")), str(tiny_draft(tmp_path / "draft")))
+    runs = [engine.generate("Hello", max_new_tokens=480) for _ in range(3)]
+    engine.close()
+    for run in runs:
+        assert run.wait().result.reason in ("cancelled", "eos", "length")
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.generate("Hello")
+
+
 def test_killed_draft(engine):
     """The answer is completed by the target alone, with a notice; the next run has a draft again."""
     expected = outputs(engine, "ar", PROMPTS[:1], max_new_tokens=96)[0]

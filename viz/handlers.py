@@ -24,9 +24,7 @@ from .components.notice import note
 from .deltas import EMPTY, Feeds
 
 OUTPUTS = ("turns", "chatbot", "stats", "timeline", "notice", "prompt", "send", "leave", "stop", "retry", "clear")
-UPDATE_S = (
-    0.125  # eight updates a second: a browser that falls behind never catches up, and drawing takes from the engine
-)
+UPDATE_S = 0.2  # five updates a second: a browser that falls behind never catches up, and drawing slows the engine
 POLL_S = 0.1  # never blocks longer, so that Gradio can close the generator
 METHODS = ("ar", "sd", "ssd")
 

@@ -18,8 +18,6 @@ from saguaro_core import events as ev
 
 from .deltas import method_of
 
-ALONE_AFTER = 8  # verifications in a row without a drafted token: the target is decoding alone
-
 
 class Tally:
     """Folds events one by one; `summary()` at any time."""
@@ -35,7 +33,7 @@ class Tally:
         self._emitting: set[int] = set()
         self._accepted = self._tested = 0
         self._hits = self._lookups = 0
-        self._undrafted = 0
+        self.alone = False  # a speculative method whose draft was lost
 
     def add(self, events: Iterable[ev.Event]) -> Tally:
         for event in events:
@@ -57,17 +55,13 @@ class Tally:
                 self.rounds += 1
                 self._accepted += event.accepted
                 self._tested += min(event.accepted + 1, len(event.drafted))
-                self._undrafted = 0 if event.drafted else self._undrafted + 1
             case ev.Lookup() if event.round > 1:
                 self._lookups += 1
                 self._hits += event.hit
+            case ev.Notice(code=ev.DRAFT_LOST):
+                self.alone = True
             case ev.RunFinished():
                 self.finished = event
-
-    @property
-    def alone(self) -> bool:
-        """A speculative method that has been running without drafts for a while."""
-        return self.method not in ("", "ar", "hf-ar") and self._undrafted >= ALONE_AFTER
 
     def summary(self) -> dict[str, Any]:
         first = self._first

@@ -64,5 +64,7 @@ def open_trace(path: Path | None, feeds: Feeds) -> tuple:
     tally = livestats.Tally().add(events)
     text = "".join(event.text for event in events if isinstance(event, ev.Tokens))
     said = [event.text for event in events if isinstance(event, ev.Notice)]
-    message = [{"role": "assistant", "content": safetext.markdown(text)}]
-    return message, livestats.strip(tally), feed.value() | {"done": True}, note(" ".join(said))
+    asked = next((event.prompt for event in events if isinstance(event, ev.RunStarted)), "")
+    messages = [{"role": "user", "content": safetext.literal(asked)}] if asked else []
+    messages.append({"role": "assistant", "content": safetext.markdown(text)})
+    return messages, livestats.strip(tally), feed.value() | {"done": True}, note(" ".join(said))
