@@ -62,17 +62,19 @@ def decode(
         return "cancelled"
     record.add(Prefill, t0, lane=TARGET, tokens=len(prompt) - reused, reused=reused)
     outcome = rule.verify(logits, (), None, len(prompt), streams.target(seq, 0))
-    left = min(settings.max_new_tokens, trunk.model.context - len(prompt))
-    drafted, k, round = (), FIRST, 0
+    limit = min(settings.max_new_tokens, trunk.model.context - len(prompt))
+    drafted, k, round, produced = (), FIRST, 0, 0
 
     while True:
-        emitted, reason = cut(outcome.tokens, eos, left)
+        emitted, reason = cut(outcome.tokens, eos, limit - produced)
         record.add(Tokens, ids=emitted, state=states(outcome, len(drafted))[: len(emitted)])
         record.flush(force=round == 0)
-        left -= len(emitted)
+        produced += len(emitted)
         if reason is None and cancelled():
             reason = "cancelled"
         if reason:
+            # the same keys and values stay whatever the method, so that the next turn reads the same tokens anew
+            trunk.keep(len(prompt) + produced - 1)
             return reason
 
         round += 1
@@ -80,7 +82,7 @@ def decode(
         drafted, q = (), None
         if speculator:
             t0 = record.now()
-            speculation = speculator.speculate(k, outcome.bonus, round, left - 1)
+            speculation = speculator.speculate(k, outcome.bonus, round, limit - produced - 1)
             record.add(Wait, t0, lane=TARGET, on=DRAFT)
             drafted = speculation.tokens
             if speculation.q is not None:

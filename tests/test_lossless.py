@@ -10,6 +10,7 @@ from saguaro_core import decoding, rules, sampling
 from saguaro_core.events import Lookup, Verify
 from saguaro_core.noise import Noise
 from saguaro_core.sampling import Streams
+from saguaro_core.trunk import Trunk
 from saguaro_core.verification import match
 
 from .toy import TabularModel, enumerate_law, run, total_variation
@@ -42,6 +43,17 @@ def test_greedy_is_autoregressive(seed, k):
     assert len(expected) == 24
     for method, case in [("sd", {}), ("ssd", {}), ("ssd", {"steps": 0}), ("ssd", {"steps": 1, "patience": k}), ("ssd", {"fan_out": 2, "patience": k})]:
         assert run(method, target, draft, max_new_tokens=24, k=k, **case)[0] == expected
+
+
+@pytest.mark.parametrize("limit", range(1, 12))
+def test_what_stays_for_the_next_turn_does_not_depend_on_the_method(limit):
+    """A run may end in the middle of a speculation; the keys and values it leaves must be those autoregressive decoding
+    leaves, or the next turn would read other tokens anew than another method does."""
+    target, draft = TabularModel(5), TabularModel(5)
+    for method in ("ar", "sd", "ssd"):
+        trunks = Trunk(target), Trunk(draft)
+        output, _ = run(method, target, draft, trunks=trunks, max_new_tokens=limit, k=3, eos=EOS)
+        assert trunks[0].tokens == [0, 1, *output[:-1]]
 
 
 def test_ar_follows_the_target():
