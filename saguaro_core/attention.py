@@ -7,6 +7,8 @@ batch and no trees).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -16,26 +18,48 @@ from transformers.cache_utils import CacheLayerMixin
 from .models import ModelError
 
 NAME = "saguaro"
-BLOCK = 128  # attention reads up to the next multiple: architecture note, bit-exactness rule (b)
+BLOCK = 128  # a row attends to slots up to the next multiple of this: see `probe`
+FEWEST_ROWS = 6  # rows of one key head, below which the CPU's kernel sums in another order
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows `first` .. `last` - 1 of a forward attend to slots 0 .. `end` - 1 under the additive `mask` [1, 1, g * copies *
+    rows, end], which holds the rows' mask once for each of the g query heads that share a key head, and that `copies`
+    times: so few rows that the kernel would sum them in another order are done twice or more."""
+
+    first: int
+    last: int
+    end: int
+    copies: int
+    mask: Tensor
 
 
 def attention(
     module, query: Tensor, key: Tensor, value: Tensor, attention_mask, scaling=None, dropout=0.0, plan=None, **kwargs
 ) -> tuple[Tensor, None]:
-    """`query` [B, H, q, D], `key` and `value` [B, H_kv, n, D] -> [B, q, H, D]. `plan`: additive mask [1, 1, g * q, n],
-    the mask of the q rows once for each of the g = H / H_kv query heads that share a key head.
-
-    The heads of a group become rows of one head, so that keys and values are read once and not g times.
-    """
+    """`query` [B, H, q, D], `key` and `value` [B, H_kv, n, D] -> [B, q, H, D]. `plan`: the `Part`s that make up q."""
     if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise ModelError(f"{type(module).__name__} needs attention sinks or biases, which Saguaro does not do")
+    parts = [attend(query, key, value, part, scaling, kwargs.get("softcap")) for part in plan]
+    out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, part: Part, scaling: float, softcap: float | None) -> Tensor:
+    """The rows of `part`: [B, H, rows, D]. The heads of a group become rows of one head, so that keys and values are read
+    once and not g times."""
+    query = query[:, :, part.first : part.last]
+    if part.copies > 1:
+        query = query.repeat(1, 1, part.copies, 1)
+    key, value = key[:, :, : part.end], value[:, :, : part.end]
     batch, heads, rows, width = query.shape
     grouped = query.reshape(batch, key.shape[1], -1, width)
-    if kwargs.get("softcap"):
-        out = soft_capped(grouped, key, value, plan, scaling, kwargs["softcap"])
+    if softcap:
+        out = soft_capped(grouped, key, value, part.mask, scaling, softcap)
     else:
-        out = scaled_dot_product_attention(grouped, key, value, attn_mask=plan, scale=scaling)
-    return out.reshape(batch, heads, rows, width).transpose(1, 2).contiguous(), None
+        out = scaled_dot_product_attention(grouped, key, value, attn_mask=part.mask, scale=scaling)
+    return out.reshape(batch, heads, rows, width)[:, :, : part.last - part.first]
 
 
 def soft_capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, cap: float) -> Tensor:
@@ -99,22 +123,41 @@ class KVStore(Cache):
 
 
 class Masks:
-    """Additive masks. The causal one is a view into a single band, so that it costs nothing per forward."""
+    """Plans of forwards. Causal masks are views into a single band. `group`: query heads that share a key head."""
 
-    def __init__(self, slots: int, rows: int, dtype: torch.dtype, device: torch.device):
-        self._slots = slots
+    def __init__(self, slots: int, rows: int, group: int, dtype: torch.dtype, device: torch.device):
+        self._slots, self._group = slots, group
         column = torch.arange(2 * slots, device=device)
         row = torch.arange(rows, device=device)[:, None]
         self._band = _additive(column <= row + slots, dtype)
 
-    def causal(self, rows: int, slot: int, end: int) -> Tensor:
-        """[1, 1, rows, end]: row i sees columns 0 .. slot + i."""
-        return self._band[None, None, :rows, self._slots - slot : self._slots - slot + end]
+    def causal(self, rows: int, slot: int) -> list[Part]:
+        """Row i sees slots 0 .. slot + i. Where a few rows stand on both sides of a multiple of `BLOCK` they are two
+        parts, because how far a row reads must depend on its own place only: it decides how sums are split."""
+        stop = slot + rows
+        border = slot // BLOCK * BLOCK + BLOCK
+        if rows > BLOCK or stop <= border:
+            return [self._rows(slot, 0, rows)]
+        return [self._rows(slot, 0, border - slot), self._rows(slot, border - slot, rows)]
 
-    def given(self, visible: Tensor, end: int) -> Tensor:
-        """[1, 1, rows, end] from `visible` bool [rows, n], nothing seen beyond n."""
+    def _rows(self, slot: int, first: int, last: int) -> Part:
+        end = up_to_block(slot + last)
+        left = self._slots - slot
+        return self._part(first, last, end, self._band[first:last, left : left + end])
+
+    def given(self, visible: Tensor) -> list[Part]:
+        """Row i sees the slots that are True in `visible` [rows, n]."""
+        end = up_to_block(visible.shape[1])
         visible = torch.nn.functional.pad(visible, (0, end - visible.shape[1]))
-        return _additive(visible, self._band.dtype)[None, None]
+        return [self._part(0, len(visible), end, _additive(visible, self._band.dtype))]
+
+    def _part(self, first: int, last: int, end: int, mask: Tensor) -> Part:
+        copies = -(-FEWEST_ROWS // (self._group * len(mask)))
+        return Part(first, last, end, copies, mask.repeat(self._group * copies, 1)[None, None])
+
+
+def up_to_block(slots: int) -> int:
+    return -(-slots // BLOCK) * BLOCK
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,8 +1,9 @@
 """How many rows must a target forward have so that its logits do not depend on the other rows? Measured at load.
 
-Kernels choose another order of summation for a single row than for several, and bf16 near-ties flip. With enough rows,
-and attention that reads up to a multiple of 128 keys, a row's logits are bitwise the same whatever stands beside it;
-then any K, cut-short speculations and `ar` agree byte for byte (architecture note, section 5).
+Kernels choose another order of summation for a single row than for several, and for another number of keys, and bf16
+near-ties flip. With enough rows, and each row attending to as many slots as its own position asks for (the next
+multiple of 128; `attention.Masks.causal`), a row's logits are bitwise the same whatever stands beside it; then any K,
+cut-short speculations and `ar` agree byte for byte (architecture note, section 5).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from .attention import BLOCK
 from .transformers_model import TransformersModel
 
 MIN_ROWS = (2, 4)  # tried in this order
-CONTEXTS = (100, 600, 2040)
+CONTEXTS = (100, 123, 600, 762, 2043)  # among them rows on both sides of a multiple of 128
 JOINT = 9
 
 
 def probe_exact_rows(model: TransformersModel) -> int | None:
     """The smallest of `MIN_ROWS` with which rows of forwards of 9, 6, 4, ... rows are bitwise equal to one another and
-    to forwards that start in their middle, at three context lengths; None where there is none. Under a second. Keys
+    to forwards that start in their middle, at several context lengths; None where there is none. Under a second. Keys
     and values of the context are random: the question is about kernels, not text."""
     tokens = fill_with_noise(model)
     contexts = [at for at in CONTEXTS if at + JOINT + BLOCK <= model.context]

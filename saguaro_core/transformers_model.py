@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .attention import BLOCK, KVStore, Masks, attach
+from .attention import KVStore, Masks, attach, up_to_block
 from .models import context_length
 from .packing import pack
 from .trunk import PREFILL_CHUNK
@@ -32,25 +32,22 @@ class TransformersModel:
         columns = min(config.vocab_size, vocabulary or config.vocab_size)
         self.ids = torch.arange(columns, device=self.device) if head_ids is None else head_ids
         key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        self._group = config.num_attention_heads // key_heads
-        slots = self.context + SCRATCH
-        self.store = KVStore(config.num_hidden_layers, -(-slots // BLOCK) * BLOCK)
-        self._masks = Masks(self.store.slots, max(PREFILL_CHUNK, 16), model.dtype, self.device)
+        group = config.num_attention_heads // key_heads
+        self.store = KVStore(config.num_hidden_layers, up_to_block(self.context + SCRATCH))
+        self._masks = Masks(self.store.slots, PREFILL_CHUNK, group, model.dtype, self.device)
 
     @torch.inference_mode()
     def forward(
         self, tokens: Sequence[int], positions: Sequence[int], slot: int, visible: Tensor | None = None, keep: int = 0
     ) -> Tensor:
         """See `trunk.Model.forward`. Logits [q, H] in the model's dtype."""
-        rows = len(tokens)
-        end = -(-(slot + rows) // BLOCK) * BLOCK
-        self.store.slot, self.store.end = slot, end
-        mask = self._masks.causal(rows, slot, end) if visible is None else self._masks.given(visible, end)
+        plan = self._masks.causal(len(tokens), slot) if visible is None else self._masks.given(visible)
+        self.store.slot, self.store.end = slot, plan[-1].end
         return self.model(
             input_ids=torch.tensor([tokens], device=self.device),
             position_ids=torch.tensor([positions], device=self.device),
             cache=self.store,
             use_cache=True,
-            plan=mask.repeat(1, 1, self._group, 1),
+            plan=plan,
             logits_to_keep=keep,
         ).logits[0, :, : len(self.ids)]
