@@ -1,7 +1,7 @@
 """The command line of the page: options -> engine -> page. Everything heavy is imported inside `main`.
 
-    python app.py                      the embedded pair on this machine's processor
-    python app.py --replay [PATH]      recorded traces, with no model and no torch
+python app.py                      the embedded pair on this machine's processor
+python app.py --replay [PATH]      recorded traces, with no model and no torch
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ TRACES = Path(__file__).parent / "assets" / "traces"
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description="Watch speculative speculative decoding at work.", prog="app.py")
-    made.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    made.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
+    made.add_argument(
+        "--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
+        help="address to listen on (default: GRADIO_SERVER_NAME, or this machine only)",
+    )  # fmt: skip
+    made.add_argument("--port", type=int, help="port (default: GRADIO_SERVER_PORT, or the first free one from 7860)")
     made.add_argument(
         "--replay", metavar="PATH", nargs="?", const=str(TRACES),
-        help="show recorded traces, with no model: a .jsonl file or a folder of them (default: the ones that come along)",
+        help="show recorded traces, with no model: a .jsonl file or a folder (default: the ones that come along)",
     )  # fmt: skip
     add_engine_options(made)
     return made

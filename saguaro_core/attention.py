@@ -24,9 +24,12 @@ FEWEST_ROWS = 6  # rows of one key head, below which the CPU's kernel sums in an
 
 @dataclass(frozen=True)
 class Part:
-    """Rows `first` .. `last` - 1 of a forward attend to slots 0 .. `end` - 1 under the additive `mask` [1, 1, g * copies *
-    rows, end], which holds the rows' mask once for each of the g query heads that share a key head, and that `copies`
-    times: so few rows that the kernel would sum them in another order are done twice or more."""
+    """Rows `first` .. `last` - 1 of a forward attend to slots 0 .. `end` - 1.
+
+    `mask`: additive, [1, 1, g * copies * rows, end]; it holds the rows' mask once for each of the g query heads that
+    share a key head, and that `copies` times: so few rows that the kernel would sum them in another order are done
+    twice or more.
+    """
 
     first: int
     last: int
@@ -47,8 +50,8 @@ def attention(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, part: Part, scaling: float, softcap: float | None) -> Tensor:
-    """The rows of `part`: [B, H, rows, D]. The heads of a group become rows of one head, so that keys and values are read
-    once and not g times."""
+    """The rows of `part`: [B, H, rows, D]. The heads of a group become rows of one head, so that keys and values are
+    read once and not g times."""
     query = query[:, :, part.first : part.last]
     if part.copies > 1:
         query = query.repeat(1, 1, part.copies, 1)
@@ -84,7 +87,7 @@ class SlotLayer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, store: "KVStore"):
+    def __init__(self, store: KVStore):
         super().__init__()
         self._store = store
 

@@ -14,8 +14,6 @@ from .messages import Load, Perform
 from .models import full_vocabulary, load_draft, load_target
 from .recorder import Recorder
 
-METHODS = ("hf-ar", "hf-assisted")
-
 
 class Stock:
     """The same weights, dtype and threads in transformers' own modules, loaded when first asked for."""

@@ -123,7 +123,10 @@ def _aggregate(runs: Measured) -> dict[str, Any]:
     rows = runs.summaries
     timed = [row for row in rows if row["decode_s"]]
     decode_s = sum(row["decode_s"] for row in timed)
-    total = {key: sum(row[key] or 0 for row in rows) for key in ("tokens", "rounds", "drafted", "accepted", "hits", "lookups")}
+    total = {
+        key: sum(row[key] or 0 for row in rows)
+        for key in ("tokens", "rounds", "drafted", "accepted", "hits", "lookups")
+    }
     after_first = sum(row["decode_tok_s"] * row["decode_s"] for row in timed)
     medians = {key: _median([row[key] for row in rows if row[key] is not None]) for key in MEDIANS}
     return {
@@ -137,7 +140,9 @@ def _aggregate(runs: Measured) -> dict[str, Any]:
         "acceptance": _mean([row["acceptance"] for row in rows]),
         "hit_rate": total["hits"] / total["lookups"] if total["lookups"] else None,
         **medians,
-        "overhead": medians["overhead_ms"] / medians["verify_ms"] if medians["overhead_ms"] and medians["verify_ms"] else None,
+        "overhead": medians["overhead_ms"] / medians["verify_ms"]
+        if medians["overhead_ms"] and medians["verify_ms"]
+        else None,
         "decode_tok_s_by_category": _by_category(runs),
     }
 
@@ -180,7 +185,16 @@ def running_line(measured: dict[str, Measured]) -> str:
 
 def table(report: dict[str, Any]) -> str:
     """The report as a plain text table."""
-    columns = ("decode_tok_s", "ttft_s", "tokens_per_round", "acceptance", "hit_rate", "verify_ms", "overlap", "overhead")
+    columns = (
+        "decode_tok_s",
+        "ttft_s",
+        "tokens_per_round",
+        "acceptance",
+        "hit_rate",
+        "verify_ms",
+        "overlap",
+        "overhead",
+    )
     lines = [f"{'method':13}" + "".join(f"{column:>18}" for column in columns)]
     for method, row in report["methods"].items():
         cells = [f"{row[column]:18.3f}" if row[column] is not None else f"{'-':>18}" for column in columns]

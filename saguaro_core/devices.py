@@ -68,7 +68,12 @@ def available_cores() -> list[int]:
 
 def hardware() -> dict[str, Any]:
     """The machine, for the record."""
-    return {"cpu": _cpu_name(), "cores": len(available_cores()), "system": platform.platform(), "python": platform.python_version()}
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(available_cores()),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def _cpu_name() -> str:

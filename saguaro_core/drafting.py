@@ -45,7 +45,9 @@ class Speculation:
 class Drafter:
     """One run on the draft's device. `trunk` outlives the run: the next turn of a chat reuses its keys and values."""
 
-    def __init__(self, trunk: Trunk, rule: Rule, settings: Settings, streams: Streams, recorder: Recorder, seq: int = 0):
+    def __init__(
+        self, trunk: Trunk, rule: Rule, settings: Settings, streams: Streams, recorder: Recorder, seq: int = 0
+    ):
         self.trunk, self.rule, self.settings, self.streams, self.record = trunk, rule, settings, streams, recorder
         self.seq = seq
         self.cache = SaguaroCache()
@@ -104,7 +106,12 @@ class Drafter:
         branch = self.cache.lookup((self.seq, k, bonus))
         hit = branch is not None and bool(branch.tokens)
         self.record.add(
-            Lookup, k=k, bonus=bonus, hit=hit, rank=branch.candidate if branch else None, candidates=self.cache.candidates()
+            Lookup,
+            k=k,
+            bonus=bonus,
+            hit=hit,
+            rank=branch.candidate if branch else None,
+            candidates=self.cache.candidates(),
         )
         if hit:
             return branch
@@ -131,8 +138,8 @@ class Drafter:
         return Speculation(tuple(tokens), torch.cat(qs) if qs else None)
 
     def _fork(self, logits: Tensor) -> list[tuple[int, int, int]]:
-        """Rows [K + 1, H] that predict each outcome's bonus: the guesses `(k, candidate, column)` of all forks. A shorter
-        speculation has fewer forks; the last one gets what the missing ones would have had."""
+        """Rows [K + 1, H] that predict each outcome's bonus: the guesses `(k, candidate, column)` of all forks. A
+        shorter speculation has fewer forks; the last one gets what the missing ones would have had."""
         last = len(self.drafted)
         guesses = []
         for k in range(last + 1):

@@ -154,7 +154,7 @@ class SaguaroSSD:
         """Process ids of the workers at this moment."""
         return {worker.role: worker.process.pid for worker in (self._target, self._draft)}
 
-    def __enter__(self) -> "SaguaroSSD":
+    def __enter__(self) -> SaguaroSSD:
         return self
 
     def __exit__(self, *exception) -> None:

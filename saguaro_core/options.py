@@ -39,7 +39,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
                        help="default: greedy at temperature 0, coupled above")  # fmt: skip
     group.add_argument("--k", type=int, metavar="K", help="lookahead: drafted tokens a round")
     group.add_argument("--patience", type=int, metavar="N", help="tokens drafted while the target waits, at most K")
-    group.add_argument("--fan-out", type=fan_out, metavar="F", help="candidates per fork: one number or K+1 with commas")
+    group.add_argument(
+        "--fan-out", type=fan_out, metavar="F", help="candidates per fork: one number or K+1 with commas"
+    )
     group.add_argument("--temperature", type=float, default=0.0, metavar="T")
     group.add_argument("--top-k", type=int, default=0, metavar="N", help="0: off")
     group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: off")

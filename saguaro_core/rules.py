@@ -22,7 +22,9 @@ class Rule(Protocol):
     sends_q: bool
     """whether verification needs the draft's distributions"""
 
-    def propose(self, logits: Tensor, positions: list[int], streams: Sequence[Stream]) -> tuple[list[int], Tensor | None]:
+    def propose(
+        self, logits: Tensor, positions: list[int], streams: Sequence[Stream]
+    ) -> tuple[list[int], Tensor | None]:
         """Draft logits [N, H] for the tokens at `positions`: N columns drafted, and the distributions [N, H] they
         were drawn from where `sends_q`."""
 

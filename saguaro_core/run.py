@@ -21,7 +21,9 @@ class Run:
     of all `Tokens` events concatenate to `text`.
     """
 
-    def __init__(self, name: str, tokenizer, stop: tuple[str, ...], prompt_tokens: int, on_cancel: Callable[["Run"], None]):
+    def __init__(
+        self, name: str, tokenizer, stop: tuple[str, ...], prompt_tokens: int, on_cancel: Callable[[Run], None]
+    ):
         self.name, self.prompt_tokens = name, prompt_tokens
         self.start = 0.0  # set when the run leaves the queue
         self.events: list[Event] = []
@@ -60,7 +62,7 @@ class Run:
             self._cancelled.set()
             self._on_cancel(self)
 
-    def wait(self) -> "Run":
+    def wait(self) -> Run:
         """Block until the run has ended."""
         self._finished.wait()
         return self
@@ -115,7 +117,15 @@ class Run:
         now = time.perf_counter() - self.start
         last_round = max((e.round for e in self.events), default=0)
         self._put(
-            RunFinished(run=self.name, round=last_round, t0=now, t1=now, reason=reason, error=error, summary=summarise(self.events))
+            RunFinished(
+                run=self.name,
+                round=last_round,
+                t0=now,
+                t1=now,
+                reason=reason,
+                error=error,
+                summary=summarise(self.events),
+            )
         )
 
     def _spoken(self, event: Tokens, text: str) -> Tokens:

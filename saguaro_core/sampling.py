@@ -23,8 +23,8 @@ def warp(logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0)
 
 
 def _nucleus_edge(logits: Tensor, top_p: float) -> Tensor:
-    """The smallest logit [N, 1] in each row's nucleus. A full sort of a large vocabulary costs as much as a verification,
-    so the likeliest tokens are tried first."""
+    """The smallest logit [N, 1] in each row's nucleus. A full sort of a large vocabulary costs as much as a
+    verification, so the likeliest tokens are tried first."""
     total = logits.logsumexp(-1, keepdim=True)
     for count in (min(1024, logits.shape[-1]), logits.shape[-1]):
         ordered = logits.topk(count, dim=-1).values

@@ -56,8 +56,8 @@ def make_settings(
     """Settings with every default filled in. Raises ValueError with one clear line where a value makes no sense.
 
     `verification` None means "greedy" at temperature 0 and "coupled" above. `patience` None means all K tokens under
-    `sd`, where the target always waits, and at most `DEFAULT_PATIENCE` under `ssd`. `fan_out` is one number for all K + 1
-    forks or a list of K + 1 numbers, None for the default of this K.
+    `sd`, where the target always waits, and at most `DEFAULT_PATIENCE` under `ssd`. `fan_out` is one number for all
+    K + 1 forks or a list of K + 1 numbers, None for the default of this K.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")

@@ -7,6 +7,7 @@ import os
 import threading
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing import current_process
 from multiprocessing.connection import Connection, Listener
 
@@ -27,6 +28,7 @@ from .trunk import Trunk
 from .worker import Inbox
 
 DRAFT_SECONDS = 10.0  # a draft that is silent for so long is given up
+PREFILL_SECONDS = 120.0  # likewise for its first answer, before which it reads the prompt
 
 
 class RemoteDraft:
@@ -48,8 +50,9 @@ class RemoteDraft:
         if self.lost:
             return Speculation()
         try:
-            if not self._connection.poll(DRAFT_SECONDS):
-                self._give_up(f"The draft did not answer for {DRAFT_SECONDS:.0f} seconds")
+            seconds = DRAFT_SECONDS if round > 1 else PREFILL_SECONDS
+            if not self._connection.poll(seconds):
+                self._give_up(f"The draft did not answer for {seconds:.0f} seconds")
                 return Speculation()
             reply = self._connection.recv()
         except (EOFError, OSError):
@@ -88,7 +91,16 @@ class TargetWorker:
         exact_rows = probe_exact_rows(self._model)
         self._min_rows = exact_rows or MIN_ROWS[-1]
         gc.freeze()
-        self._main.send(Ready({"context": self._model.context, "exact": exact_rows is not None, "min_rows": self._min_rows, "pid": os.getpid()}))
+        self._main.send(
+            Ready(
+                {
+                    "context": self._model.context,
+                    "exact": exact_rows is not None,
+                    "min_rows": self._min_rows,
+                    "pid": os.getpid(),
+                }
+            )
+        )
 
     def _listen(self) -> None:
         """Accept the draft, and after a restart the next one."""
@@ -115,7 +127,7 @@ class TargetWorker:
             lost, reason, error = False, "error", ""
             try:
                 if perform.baseline:
-                    reason = generate(self._stock, perform, record, lambda: self._inbox.cancelled(perform.run))
+                    reason = generate(self._stock, perform, record, partial(self._inbox.cancelled, perform.run))
                 else:
                     reason, lost = self._decode(perform, record)
             except Exception as problem:
@@ -140,7 +152,7 @@ class TargetWorker:
                 reuse=perform.reuse,
                 min_rows=self._min_rows if settings.padded else 1,
                 eos=perform.eos,
-                cancelled=lambda: self._inbox.cancelled(perform.run),
+                cancelled=partial(self._inbox.cancelled, perform.run),
             )
         finally:
             if speculator:

@@ -17,9 +17,12 @@ SCRATCH = 1024  # slots behind the context for padding rows and speculation tree
 
 
 class TransformersModel:
-    """Takes `model` over: its attention and its linear layers are replaced. `head_ids` int64 [H]: target ids of the logit columns, None where they are the ids themselves; then columns from
+    """Takes `model` over: its attention and its linear layers are replaced.
+
+    `head_ids` int64 [H]: target ids of the logit columns, None where they are the ids themselves; then columns from
     `vocabulary` on (padding that the target does not have) are cut. `context`: positions to make room for, at most the
-    model's own."""
+    model's own.
+    """
 
     def __init__(
         self, model: PreTrainedModel, head_ids: Tensor | None = None, *, context: int, vocabulary: int | None = None

@@ -82,7 +82,10 @@ def test_tree_branches_equal_their_own_sequences(models):
 def test_whole_runs_agree(tmp_path, method):
     """A tiny target with a tiny draft of another seed: little is accepted, the text is autoregressive decoding's."""
     target, draft = (
-        TransformersModel(load_target(resolve(str(tiny_model(tmp_path / name, seed=seed)), "target"), "cpu", torch.float32), context=128)
+        TransformersModel(
+            load_target(resolve(str(tiny_model(tmp_path / name, seed=seed)), "target"), "cpu", torch.float32),
+            context=128,
+        )
         for name, seed in (("target", 0), ("draft", 1))
     )
     expected, _ = run("ar", target, draft, tokens(20), max_new_tokens=60)

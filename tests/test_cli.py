@@ -94,5 +94,7 @@ def test_mismatched_tokenizers(tmp_path):
 def test_unsupported_architecture(models, tmp_path):
     target = tiny_model(tmp_path / "target")
     config = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps(config | {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}))
+    (target / "config.json").write_text(
+        json.dumps(config | {"model_type": "mamba", "architectures": ["MambaForCausalLM"]})
+    )
     one_line_error(saguaro("generate", "hi", "--target", target, *models[2:]))

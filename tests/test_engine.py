@@ -31,7 +31,9 @@ def same_text(engine, got, expected):
         pytest.skip("this machine's kernels are not row-invariant: methods may differ in near-ties")
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "T=0.7", "T=1"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 0.7}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "T=0.7", "T=1"]
+)
 def test_methods_agree_token_for_token(engine, settings):
     expected = outputs(engine, "ar", **settings)
     assert len({tuple(ids) for ids in expected}) == len(PROMPTS)
@@ -93,7 +95,10 @@ def test_second_turn_keeps_the_first_ones_keys_and_values(engine):
     def chat(method):
         messages = [{"role": "user", "content": PROMPTS[2]}]
         first = engine.generate(messages, method, max_new_tokens=48, reuse=0).wait()
-        messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "Which one is the largest?"}]
+        messages += [
+            {"role": "assistant", "content": first.text},
+            {"role": "user", "content": "Which one is the largest?"},
+        ]
         second = engine.generate(messages, method, max_new_tokens=48).wait()
         reused = {event.lane: event.reused for event in second.events if isinstance(event, Prefill)}
         return first.ids, second.ids, reused
@@ -233,7 +238,9 @@ print(*engine.pids.values(), flush=True)
     ids=["falls off the end", "exits hard", "killed", "Ctrl-C"],
 )
 def test_no_orphans(end, kill):
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT.format(end=end)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(end=end)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) == 2
     if kill:

@@ -60,7 +60,13 @@ def test_trace_file(tmp_path):
     path = tmp_path / "run.jsonl"
     trace.save(path, hand_made())
     assert trace.load(path) == hand_made()
-    for bad in ('{"event": "nonsense"}', "not json", "[]", '{"event": "glue", "run": "r", "surprise": 1}', '{"event": "glue"}'):
+    for bad in (
+        '{"event": "nonsense"}',
+        "not json",
+        "[]",
+        '{"event": "glue", "run": "r", "surprise": 1}',
+        '{"event": "glue"}',
+    ):
         path.write_text(trace.dumps(hand_made()[0]) + "\n" + bad + "\n")
         with pytest.raises(ValueError, match="line 2"):
             trace.load(path)
@@ -110,7 +116,8 @@ def test_replay_needs_neither_torch_nor_transformers():
 
 def test_the_engine_imports_no_user_interface():
     code = (
-        "import sys; import saguaro_core.engine, saguaro_core.target_worker, saguaro_core.draft_worker, saguaro_core.bench; "
+        "import sys; import saguaro_core.engine, saguaro_core.bench; "
+        "import saguaro_core.target_worker, saguaro_core.draft_worker; "
         "print([m for m in ('gradio', 'plotly', 'viz') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -45,7 +45,10 @@ def test_keys_and_values_equal_a_fresh_prefill(pair, steps):
         for trunk in trunks:  # what they hold is the conversation, but for what was cut off behind the last token
             held = [*prompt, *output][: len(trunk)]
             assert trunk.tokens[: len(held)] == held and len(held) >= len(prompt) + len(output) - 4
-        chat += [{"role": "assistant", "content": tokenizer.decode(output)}, {"role": "user", "content": "And two more?"}]
+        chat += [
+            {"role": "assistant", "content": tokenizer.decode(output)},
+            {"role": "user", "content": "And two more?"},
+        ]
         events += new
     lookups = [event for event in events if isinstance(event, Lookup)]
     if steps == 0:

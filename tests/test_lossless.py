@@ -41,7 +41,13 @@ def test_greedy_is_autoregressive(seed, k):
     target, draft = TabularModel(seed), TabularModel(seed + 100)
     expected, _ = run("ar", target, draft, max_new_tokens=24)
     assert len(expected) == 24
-    for method, case in [("sd", {}), ("ssd", {}), ("ssd", {"steps": 0}), ("ssd", {"steps": 1, "patience": k}), ("ssd", {"fan_out": 2, "patience": k})]:
+    for method, case in [
+        ("sd", {}),
+        ("ssd", {}),
+        ("ssd", {"steps": 0}),
+        ("ssd", {"steps": 1, "patience": k}),
+        ("ssd", {"fan_out": 2, "patience": k}),
+    ]:
         assert run(method, target, draft, max_new_tokens=24, k=k, **case)[0] == expected
 
 
@@ -107,7 +113,9 @@ def second_token_p_value(monkeypatch=None) -> float:
     target, draft = TabularModel(1, spread=2.0), TabularModel(2, spread=2.0)
     counts = np.zeros((3, 3))
     for seed in range(3000):
-        output, _ = run("sd", target, draft, k=1, max_new_tokens=3, rounds=1, verification="token", temperature=1.0, seed=seed)
+        output, _ = run(
+            "sd", target, draft, k=1, max_new_tokens=3, rounds=1, verification="token", temperature=1.0, seed=seed
+        )
         counts[output[0], output[1]] += 1
     law = np.array([target.logits((0, 1, first)).softmax(-1).tolist() for first in range(3)])
     return chi_square_p(counts, law * counts.sum(1, keepdims=True), degrees=6)
@@ -164,7 +172,7 @@ def test_coupled_noise_is_uncorrelated():
 
 
 def test_coupled_guesses_the_bonus_better_than_independent_draws():
-    """With draft equal to target the race makes every outcome foreseeable: all drafts accepted, first candidate right."""
+    """With draft equal to target the race makes every outcome foreseeable: all accepted, first candidate right."""
     model = TabularModel(1)
     _, events = run("ssd", model, model, k=2, max_new_tokens=32, temperature=1.0, seed=3, fan_out=1)
     verifies = [event for event in events if isinstance(event, Verify)]

@@ -68,7 +68,19 @@ class InProcessDraft:
         return speculation
 
 
-def run(method, target, draft, prompt=(0, 1), *, streams=None, steps=None, eos=frozenset(), rounds=None, trunks=None, **settings):
+def run(
+    method,
+    target,
+    draft,
+    prompt=(0, 1),
+    *,
+    streams=None,
+    steps=None,
+    eos=frozenset(),
+    rounds=None,
+    trunks=None,
+    **settings,
+):
     """One run in this process: `(output ids, events)`. `rounds`: cancel after so many."""
     settings = make_settings(method, **settings)
     streams = streams or Streams(settings.seed)
