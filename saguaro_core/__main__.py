@@ -109,11 +109,11 @@ def bench(args: argparse.Namespace) -> int:
             on_run=lambda run: events.extend(run.events) if args.trace else None,
             **run_settings(args),
         )
-    if args.trace:
-        trace.save(args.trace, events)
     print(benchmark.table(report))
     if args.json:
         print(json.dumps(report))
+    if args.trace:
+        trace.save(args.trace, events)
     return 0
 
 

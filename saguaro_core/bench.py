@@ -23,10 +23,10 @@ MEDIANS = ("ttft_s", "verify_ms", "glue_ms", "tree_step_ms", "draft_step_ms", "o
 
 @dataclass
 class Measured:
-    """All runs of one method: `texts[(prompt, turn)]` are the output ids, `summaries` of every run."""
+    """All runs of one method: a summary each, and their output ids by (repetition, prompt number, turn)."""
 
     summaries: list[dict[str, Any]] = field(default_factory=list)
-    outputs: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    outputs: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     categories: list[str] = field(default_factory=list)
 
 
@@ -44,6 +44,8 @@ def bench(
     """Run the benchmark and return the report (see README for its keys). `settings` go to `generate`; `turns`: how
     many turns of each prompt are played, every method answering its own earlier answer. `on_run(run)` sees each
     finished run. Raises RuntimeError where a run fails."""
+    if not methods or repeat < 1 or turns < 1:
+        raise ValueError("a benchmark needs at least one method, one repetition and one turn")
     order = list(dict.fromkeys([*methods, UNPADDED] if "ar" in methods else methods))
     measured = {method: Measured() for method in order}
     warm_up(engine, order, settings)
@@ -51,7 +53,7 @@ def bench(
         for number, prompt in enumerate(prompts):
             shift = (number + repetition) % len(order)
             for method in order[shift:] + order[:shift]:
-                _measure(engine, prompt, method, turns, settings, measured[method], on_run)
+                _measure(engine, prompt, (repetition, number), method, turns, settings, measured[method], on_run)
             done = repetition * len(prompts) + number + 1
             progress(f"{done}/{repeat * len(prompts)} prompts: {running_line(measured)}")
     return report(measured, engine.info, settings)
@@ -62,7 +64,7 @@ def warm_up(engine: SaguaroSSD, methods: Iterable[str], settings: dict[str, Any]
         _run(engine, "Hello!", method, settings | {"max_new_tokens": 8})
 
 
-def _measure(engine, prompt, method, turns, settings, into: Measured, on_run) -> None:
+def _measure(engine, prompt, key, method, turns, settings, into: Measured, on_run) -> None:
     messages: list[dict[str, str]] = []
     for turn, text in enumerate(prompt.turns[:turns]):
         messages.append({"role": "user", "content": text})
@@ -71,15 +73,13 @@ def _measure(engine, prompt, method, turns, settings, into: Measured, on_run) ->
         messages.append({"role": "assistant", "content": run.text})
         into.summaries.append(run.summary)
         into.categories.append(prompt.category)
-        into.outputs[prompt.name, turn] = run.ids
+        into.outputs[*key, turn] = run.ids
         on_run(run)
 
 
 def _run(engine, prompt, method, settings):
     if method == UNPADDED:
         method, settings = "ar", settings | {"padded": False}
-    if method == "ar" or method.startswith("hf-"):
-        settings = {key: value for key, value in settings.items() if key not in ("k", "patience", "fan_out")}
     run = engine.generate(prompt, method, **settings).wait()
     if run.result.error:
         raise RuntimeError(run.result.error)

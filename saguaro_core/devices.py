@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,7 @@ def place(
     Raises ValueError for a device string that is not `cpu` or `cuda:N`.
     """
     for device in (target_device, draft_device):
-        kind, _, index = device.partition(":")
-        if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-            raise ValueError(f"unknown device {device!r}; use cpu or cuda:N")
+        check_device(device)
     for threads in (target_threads, draft_threads):
         if threads is not None and threads < 1:
             raise ValueError(f"a worker needs at least one thread, not {threads}")
@@ -58,6 +57,19 @@ def place(
     if not hasattr(os, "sched_setaffinity"):
         return Placement("cpu", t), Placement("cpu", d), "this system does not pin threads to cores; timings may jitter"
     return Placement("cpu", t, tuple(cores[:t])), Placement("cpu", d, tuple(cores[t : t + d])), None
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError for a device string that is not `cpu` or `cuda:N`, or a GPU that is not there."""
+    if device == "cpu":
+        return
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if match is None:
+        raise ValueError(f"unknown device {device!r}; use cpu or cuda:N")
+    import torch
+
+    if int(match[1] or 0) >= (torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        raise ValueError(f"there is no device {device!r} on this machine that torch can use")
 
 
 def available_cores() -> list[int]:

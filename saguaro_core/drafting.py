@@ -74,7 +74,7 @@ class Drafter:
         self.ids += [*self.drafted[: max(k, 0)], bonus]
         self.trunk.keep(len(self.ids) - 1)
         limit = min(limit, self.settings.k, self._room())
-        branch = self._lookup(k, bonus) if self.settings.method == "ssd" else None
+        branch = self._lookup(k, bonus) if self.settings.method == "ssd" and limit > 0 else None
         self._rows = []
         if limit <= 0:
             speculation = Speculation()

@@ -12,20 +12,23 @@ import queue
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 
 from .devices import hardware, place
 from .events import RunStarted
-from .messages import Cancel, Connect, Done, Listening, Load, Perform, Ready
-from .models import ModelError, check_supported, default_dtype, load_config, resolve
+from .messages import Cancel, Connect, Done, Failed, Listening, Load, Perform, Ready
+from .models import ModelError, check_supported, common_dtype, load_config, resolve
 from .run import Run
 from .settings import make_settings
 from .text import PromptError, check_pair_agrees, encode_prompt, eos_ids, load_tokenizer
 from .worker_process import Worker
 
 DEFAULT_CONTEXT = 4096
+SMALLEST_CONTEXT = 64
+END_SECONDS = 30.0  # a worker that does not end a cancelled run in this time is started anew
 HARDWARE_INFO = ("target_device", "draft_device", "target_threads", "draft_threads", "dtype", "min_rows")
 
 
@@ -51,6 +54,8 @@ class SaguaroSSD:
         context: int = DEFAULT_CONTEXT,
     ):
         placements = place(target_device, draft_device, target_threads, draft_threads)
+        if context < SMALLEST_CONTEXT:
+            raise ValueError(f"the context must hold {SMALLEST_CONTEXT} tokens or more, not {context}")
         target_source = resolve(target, "target")
         draft_source = resolve(draft, "draft")
         for source in (target_source, draft_source):
@@ -58,7 +63,7 @@ class SaguaroSSD:
         self.tokenizer = load_tokenizer(target_source)
         check_pair_agrees(target_source, draft_source, self.tokenizer)
         self.eos = eos_ids(target_source, self.tokenizer)
-        dtype = dtype or str(default_dtype(target_device)).removeprefix("torch.")
+        dtype = dtype or common_dtype(target_device, draft_device)
         if dtype not in ("bfloat16", "float32", "float16"):
             raise ValueError(f"unknown dtype {dtype!r}; use bfloat16, float16 or float32")
         self._placement_notice = placements[2]
@@ -152,7 +157,8 @@ class SaguaroSSD:
     @property
     def pids(self) -> dict[str, int]:
         """Process ids of the workers at this moment."""
-        return {worker.role: worker.process.pid for worker in (self._target, self._draft)}
+        processes = {worker.role: worker.process for worker in (self._target, self._draft)}
+        return {role: process.pid for role, process in processes.items() if process is not None}
 
     def __enter__(self) -> SaguaroSSD:
         return self
@@ -171,8 +177,9 @@ class SaguaroSSD:
                 try:
                     self._revive()
                     reason, error = self._perform(run, replace(perform, start=run.start))
-                except (ModelError, OSError) as problem:
-                    reason, error = "error", str(problem)
+                except Exception as problem:  # whatever it is, the run must end and the next one work
+                    reason, error = "error", str(problem) or type(problem).__name__
+                    self._target.kill()
             with self._lock:
                 self._active = None
             run.finish(*(("cancelled",) if self._closed else (reason, error)))
@@ -187,10 +194,21 @@ class SaguaroSSD:
             self._target.send(Cancel(run.name))
         waiting = {self._target} | ({self._draft} if perform.settings.speculates else set())
         reason, error = "error", "The target worker stopped. It is started again for the next run."
+        asked_to_end = None  # since when the workers that are waited for should be done
         while waiting:
-            for connection in wait([worker.connection for worker in waiting]):
+            if asked_to_end is None and (run.cancelled or self._target not in waiting):
+                asked_to_end = time.monotonic()
+            if asked_to_end is not None and time.monotonic() - asked_to_end > END_SECONDS:
+                for worker in waiting:  # it hangs
+                    worker.kill()
+                return reason, error
+            for connection in wait([worker.connection for worker in waiting], timeout=1.0):
                 worker = self._target if connection is self._target.connection else self._draft
                 message = worker.receive()
+                if isinstance(message, Failed):
+                    error = message.text if worker is self._target else error
+                    worker.kill()
+                    message = None
                 if message is None:  # it died
                     waiting.discard(worker)
                     if worker is self._target:
@@ -199,6 +217,8 @@ class SaguaroSSD:
                     waiting.discard(worker)
                     if worker is self._target:
                         reason, error = message.reason, message.error
+                        if error:  # its device may be in no state to go on
+                            self._target.kill()
                         if message.lost_draft:
                             self._draft.kill()
                             waiting.clear()

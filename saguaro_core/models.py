@@ -183,6 +183,11 @@ def default_dtype(device: str) -> torch.dtype:
     return torch.bfloat16 if cpu.get("avx512_bf16") or cpu.get("amx_bf16") else torch.float32
 
 
+def common_dtype(*devices: str) -> str:
+    """The name of the dtype that is fast on all of these devices."""
+    return str(min((default_dtype(device) for device in devices), key=lambda d: d == torch.bfloat16))[6:]
+
+
 # -- loading ----------------------------------------------------------------------------------------------------------
 
 

@@ -56,7 +56,7 @@ class Streams:
     never looked up cannot shift the draws of another (ssd-algorithm note, 6.2)."""
 
     def __init__(self, seed: int):
-        self._seed = seed
+        self._seed = seed % 2**64
 
     def target(self, seq: int, round: int) -> Stream:
         return Stream(self._seed, 1, seq, round)

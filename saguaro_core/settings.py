@@ -10,6 +10,7 @@ METHODS = ("ar", "sd", "ssd")
 VERIFICATIONS = ("greedy", "token", "coupled")
 DEFAULT_K = {"ar": 0, "sd": 1, "ssd": 3}  # the fastest of each on the embedded pair, two cores
 DEFAULT_PATIENCE = 1
+LARGEST_TREE = 960  # scratch slots of keys and values that a tree may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,8 @@ def make_settings(
     if max_new_tokens < 1:
         raise ValueError(f"max-new-tokens must be 1 or more, not {max_new_tokens}")
     k = DEFAULT_K[method] if k is None or method == "ar" else k
+    if method != "ssd":  # they belong to the tree, which only ssd has
+        patience = fan_out = None
     if not 0 <= k <= 16:
         raise ValueError(f"K must be between 0 and 16, not {k}")
     if patience is None:
@@ -109,4 +112,6 @@ def _fan_out(fan_out: int | Sequence[int] | None, k: int) -> tuple[int, ...]:
         raise ValueError(f"fan-out needs K + 1 = {k + 1} numbers, got {len(fan_out)}")
     if any(f < 0 for f in fan_out) or not 1 <= sum(fan_out) <= 256:
         raise ValueError("fan-out numbers must be 0 or more and sum to between 1 and 256")
+    if k * sum(fan_out) > LARGEST_TREE:
+        raise ValueError(f"K times the sum of the fan-out must be at most {LARGEST_TREE}, not {k * sum(fan_out)}")
     return tuple(int(f) for f in fan_out)

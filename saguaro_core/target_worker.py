@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import current_process
 from multiprocessing.connection import Connection, Listener
@@ -35,8 +36,15 @@ class RemoteDraft:
     """A `decoding.Speculator` at the other end of a connection. When the draft is lost it says so once and hands
     out empty speculations: the run goes on with the target alone."""
 
-    def __init__(self, connection: Connection | None, ids: torch.Tensor | None, perform: Perform, record: Recorder):
-        self.ids, self.lost = ids, False
+    def __init__(
+        self,
+        connection: Connection | None,
+        ids: torch.Tensor | None,
+        perform: Perform,
+        record: Recorder,
+        cancelled: Callable[[], bool],
+    ):
+        self.ids, self.lost, self._cancelled = ids, False, cancelled
         self._connection, self._perform, self._record = connection, perform, record
         if connection is None:
             self._give_up("The draft is not running")
@@ -51,9 +59,11 @@ class RemoteDraft:
             return Speculation()
         try:
             seconds = DRAFT_SECONDS if round > 1 else PREFILL_SECONDS
-            if not self._connection.poll(seconds):
-                self._give_up(f"The draft did not answer for {seconds:.0f} seconds")
-                return Speculation()
+            deadline = time.monotonic() + seconds
+            while not self._connection.poll(0.25):
+                if self._cancelled() or time.monotonic() > deadline:
+                    self._give_up(f"The draft did not answer for {seconds:.0f} seconds")
+                    return Speculation()
             reply = self._connection.recv()
         except (EOFError, OSError):
             self._give_up("The draft stopped")
@@ -139,7 +149,10 @@ class TargetWorker:
 
     def _decode(self, perform: Perform, record: Recorder) -> tuple[str, bool]:
         settings = perform.settings
-        speculator = RemoteDraft(*(self._draft or (None, None)), perform, record) if settings.speculates else None
+        cancelled = partial(self._inbox.cancelled, perform.run)
+        speculator = None
+        if settings.speculates:
+            speculator = RemoteDraft(*(self._draft or (None, None)), perform, record, cancelled)
         try:
             reason = decode(
                 perform.prompt,
@@ -152,7 +165,7 @@ class TargetWorker:
                 reuse=perform.reuse,
                 min_rows=self._min_rows if settings.padded else 1,
                 eos=perform.eos,
-                cancelled=partial(self._inbox.cancelled, perform.run),
+                cancelled=cancelled,
             )
         finally:
             if speculator:

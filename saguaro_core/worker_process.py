@@ -99,6 +99,7 @@ class Worker:
             self.process.kill()
             self.process.wait()
             self.process = None
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
+        with self._sending:
+            if self.connection is not None:
+                self.connection.close()
+                self.connection = None

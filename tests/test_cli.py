@@ -75,6 +75,8 @@ def test_mistakes(models, tmp_path):
     one_line_error(saguaro("generate", "hi", "--k", 99, *models), "K must be")
     one_line_error(saguaro("generate", "hi", "--method", "magic", *models), "magic")
     one_line_error(saguaro("generate", "hi", "--target-device", "tpu", *models), "tpu")
+    one_line_error(saguaro("generate", "hi", "--target-device", "cuda:99", *models), "cuda:99")
+    one_line_error(saguaro("generate", "hi", "--k", 16, "--fan-out", 15, *models), "fan-out")
     one_line_error(saguaro("bench", "--prompts", bad, *models), "line 1")
     one_line_error(saguaro("bench", "--prompts", tmp_path / "absent", *models), "absent")
     one_line_error(saguaro("generate", "hi", "--target", tmp_path / "nowhere"), "nowhere")

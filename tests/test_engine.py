@@ -69,7 +69,8 @@ def test_events_of_a_run(engine, tmp_path):
         assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:])), "one device does one thing at a time"
     lookups = [event for event in events if isinstance(event, Lookup)]
     rounds = [event.round for event in events if isinstance(event, Verify)]
-    assert rounds == list(range(1, len(rounds) + 1)) == [event.round for event in lookups]
+    assert rounds == list(range(1, len(rounds) + 1))
+    assert [event.round for event in lookups] in (rounds, rounds[:-1])  # none where no token is left to draft
     assert lookups[0].k == -1 and {event.hit for event in lookups} == {True, False}
     for lookup in lookups:
         matching = [c for c in lookup.candidates if c[:2] == (lookup.k, lookup.bonus)]

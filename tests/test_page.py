@@ -153,8 +153,13 @@ class Visitor:
         """Most new tokens, through the settings."""
         if not self.tab.is_visible("#limit input[type=number]"):
             self.tab.click("#settings > button")
-        self.tab.fill("#limit input[type=number]", str(tokens))
-        self.tab.press("#limit input[type=number]", "Tab")
+        for _ in range(10):  # a slider that was just mounted may put its old value back once
+            self.tab.fill("#limit input[type=number]", str(tokens))
+            self.tab.press("#limit input[type=number]", "Tab")
+            self.tab.wait_for_timeout(150)
+            if all(self.tab.input_value(f"#limit input[type={kind}]") == str(tokens) for kind in ("number", "range")):
+                return
+        raise AssertionError("the limit does not take its value")
 
     def close(self) -> None:
         self.tab.close()
