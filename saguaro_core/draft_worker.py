@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from multiprocessing import current_process
 from multiprocessing.connection import Client, Connection
 
@@ -34,7 +33,7 @@ def serve(main: Connection, inbox: Inbox) -> None:
     target = Client(connect.address, authkey=current_process().authkey)
     target.send(model.ids.cpu().numpy())
     target.recv()  # from here on the target counts on this draft
-    main.send(Ready({"context": model.context, "head": len(model.ids), "pid": os.getpid()}))
+    main.send(Ready({}))
     drafter, record = None, None
     while True:
         t0 = record.now() if record else 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import traceback
@@ -61,7 +60,10 @@ class RemoteDraft:
             seconds = DRAFT_SECONDS if round > 1 else PREFILL_SECONDS
             deadline = time.monotonic() + seconds
             while not self._connection.poll(0.25):
-                if self._cancelled() or time.monotonic() > deadline:
+                if self._cancelled():
+                    self._give_up("The draft had not answered when the run was stopped")
+                    return Speculation()
+                if time.monotonic() > deadline:
                     self._give_up(f"The draft did not answer for {seconds:.0f} seconds")
                     return Speculation()
             reply = self._connection.recv()
@@ -101,16 +103,8 @@ class TargetWorker:
         exact_rows = probe_exact_rows(self._model)
         self._min_rows = exact_rows or MIN_ROWS[-1]
         gc.freeze()
-        self._main.send(
-            Ready(
-                {
-                    "context": self._model.context,
-                    "exact": exact_rows is not None,
-                    "min_rows": self._min_rows,
-                    "pid": os.getpid(),
-                }
-            )
-        )
+        exact = exact_rows is not None
+        self._main.send(Ready({"context": self._model.context, "exact": exact, "min_rows": self._min_rows}))
 
     def _listen(self) -> None:
         """Accept the draft, and after a restart the next one."""

@@ -67,6 +67,8 @@ class Worker:
 
     def receive(self):
         """The next message; None, and the process is ended, where none can come any more."""
+        if self.connection is None:
+            return None
         try:
             return self.connection.recv()
         except (EOFError, OSError):
