@@ -140,12 +140,25 @@ class Transfer(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(Event):
-    """New output: token `ids`, where each came from (`state`), and the `text` that became complete with them."""
+    """New output: token `ids`, where each came from (`state`), and the `text` that became complete with them;
+    `pieces`: the part of it that became complete with each token (all of `text`, except at the end of a run, when
+    text that was held back comes with no further token)."""
 
     kind: ClassVar[str] = "tokens"
     ids: tuple[int, ...] = ()
     state: tuple[str, ...] = ()
     text: str = ""
+    pieces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenTexts(Event):
+    """What the token `ids` that later events of this run name read as, each alone (incomplete UTF-8 as U+FFFD).
+    Sent once for each id, before the first event that names it as drafted, chosen or foreseen."""
+
+    kind: ClassVar[str] = "token_texts"
+    ids: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +194,8 @@ class RunFinished(Event):
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, Prefill, DraftStep, Glue, TreeStep, Verify, Wait, Lookup, Fallback, Transfer, Tokens, Controller,
-        Notice, RunFinished,
+        RunStarted, Prefill, DraftStep, Glue, TreeStep, Verify, Wait, Lookup, Fallback, Transfer, Tokens,
+        TokenTexts, Controller, Notice, RunFinished,
     )
 }  # fmt: skip
 

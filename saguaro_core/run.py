@@ -6,10 +6,10 @@ import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .events import Event, Notice, RunFinished, RunStarted, Tokens
+from .events import Event, Lookup, Notice, RunFinished, RunStarted, Tokens, TokenTexts, Verify
 from .summary import summarise
 from .text import Detokenizer, StopStrings
 
@@ -29,6 +29,8 @@ class Run:
         self.events: list[Event] = []
         self.ids: list[int] = []
         self.text = ""
+        self._tokenizer = tokenizer
+        self._named: set[int] = set()  # token ids whose text has been sent
         self._detokenizer, self._stop, self._on_cancel = Detokenizer(tokenizer), StopStrings(stop), on_cancel
         self._stopped_by_string = False
         self._cancelled = threading.Event()
@@ -97,10 +99,14 @@ class Run:
         if isinstance(event, Tokens):
             if self._stopped_by_string:
                 return
-            text, self._stopped_by_string = self._stop.push(self._detokenizer.push(event.ids))
-            event = self._spoken(event, text)
+            pieces = []
+            for id in event.ids:
+                piece, self._stopped_by_string = self._stop.push(self._detokenizer.push((id,)))
+                pieces.append(piece)
+            event = self._spoken(event, pieces)
             if self._stopped_by_string:
                 self.cancel()
+        self._name_tokens(event)
         self._put(event)
 
     def finish(self, reason: str, error: str = "") -> None:
@@ -111,7 +117,7 @@ class Run:
             self._stopped_by_string = stopped
             if text:
                 last = next(e for e in reversed(self.events) if isinstance(e, Tokens))
-                self._put(self._spoken(dataclasses.replace(last, ids=(), state=()), text))
+                self._put(self._spoken(dataclasses.replace(last, ids=(), state=()), (), text))
         if self._stopped_by_string:
             reason = "stop"
         now = time.perf_counter() - self.start
@@ -128,13 +134,35 @@ class Run:
             )
         )
 
-    def _spoken(self, event: Tokens, text: str) -> Tokens:
+    def _spoken(self, event: Tokens, pieces: Sequence[str], text: str = "") -> Tokens:
+        text = "".join(pieces) + text
         self.ids += event.ids
         self.text += text
-        return dataclasses.replace(event, text=text)
+        return dataclasses.replace(event, text=text, pieces=tuple(pieces))
+
+    def _name_tokens(self, event: Event) -> None:
+        new = sorted(set(_named(event)) - self._named)
+        if new:
+            self._named.update(new)
+            texts = tuple(self._tokenizer.decode([id], clean_up_tokenization_spaces=False) for id in new)
+            self._put(
+                TokenTexts(
+                    run=self.name, seq=event.seq, round=event.round, t0=event.t0, t1=event.t0, ids=tuple(new), texts=texts
+                )
+            )
 
     def _put(self, event: Event) -> None:
         self.events.append(event)
         if isinstance(event, RunFinished):
             self._finished.set()
         self._queue.put(event)
+
+
+def _named(event: Event) -> Iterator[int]:
+    """The token ids a reader may want to see as text."""
+    if isinstance(event, Verify):
+        yield from (*event.drafted, event.bonus)
+    elif isinstance(event, Lookup):
+        yield event.bonus
+        for _, token, prepared in event.candidates:
+            yield from (token, *prepared)
