@@ -60,8 +60,8 @@ def decode(
     logits, reused = trunk.prefill(prompt, reuse, min_rows, cancelled)
     if logits is None:
         return "cancelled"
-    record.add(Prefill, t0, lane=TARGET, tokens=len(prompt) - reused, reused=reused)
     outcome = rule.verify(logits, (), None, len(prompt), streams.target(seq, 0))
+    record.add(Prefill, t0, lane=TARGET, tokens=len(prompt) - reused, reused=reused)
     limit = min(settings.max_new_tokens, trunk.model.context - len(prompt))
     drafted, k, round, produced = (), FIRST, 0, 0
 

@@ -63,9 +63,10 @@ class Drafter:
             return
         t0 = self.record.now()
         logits, reused = self.trunk.prefill(prompt, reuse)
+        guesses = self._guess(FIRST, logits, (), sum(self.settings.fan_out))
         self.record.add(Prefill, t0, lane=DRAFT, tokens=len(prompt) - reused, reused=reused)
         if self.settings.method == "ssd" and self._room() > 0:
-            self._grow(self._guess(FIRST, logits, (), sum(self.settings.fan_out)), interrupted)
+            self._grow(guesses, interrupted)
 
     def speculate(self, k: int, bonus: int, round: int, limit: int) -> Speculation:
         """The outcome `(k, bonus)` of the speculation before, `k` = `FIRST` for the first token: the next
@@ -94,8 +95,9 @@ class Drafter:
         t0 = self.record.now()
         missing = [*self.ids, *self.drafted][len(self.trunk) :]
         self._rows.append(self.trunk.extend(missing)[-(len(self.drafted) + 1 - len(self._rows)) :])
+        guesses = self._fork(torch.cat(self._rows))
         self.record.add(Glue, t0, rows=len(missing))
-        self._grow(self._fork(torch.cat(self._rows)), interrupted)
+        self._grow(guesses, interrupted)
 
     def _room(self) -> int:
         """Tokens that can still be drafted before the draft's context ends."""

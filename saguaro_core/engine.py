@@ -76,8 +76,8 @@ class SaguaroSSD:
         self._closed = False
         self._thread: threading.Thread | None = None
         sources = (target_source, draft_source)
-        self._target = Worker("target", placements[0], Load(*sources, target_device, dtype, context))
-        self._draft = Worker("draft", placements[1], Load(*sources, draft_device, dtype, context))
+        self._target = Worker("target", placements[0], Load(*sources, target_device, draft_device, dtype, context))
+        self._draft = Worker("draft", placements[1], Load(*sources, draft_device, target_device, dtype, context))
         atexit.register(self.close)
         try:
             self._start(self._target, self._draft)

@@ -1,8 +1,9 @@
 """Typed events: the one contract between the engine and everything that draws, measures or stores a run.
 
 Every event says which run, sequence and round it belongs to and when it happened: `t0` and `t1` are seconds since
-the run started, on the system-wide monotonic clock, taken around the real work by the process that did it. An
-instant has `t0 == t1`. Round 0 is the prefill and the first token; rounds 1, 2, ... are verifications, and what the
+the run started, on the system-wide monotonic clock, taken around the real work by the process that did it. A span
+of a forward ends when its result is on the host (the chosen tokens, the candidates of a fork), so it is the true end
+of the work on a GPU too, where launching returns at once. An instant has `t0 == t1`. Round 0 is the prefill and the first token; rounds 1, 2, ... are verifications, and what the
 draft prepares while round `n` is verified carries round `n`.
 
 Events are frozen and JSON-serialisable. This module imports nothing outside the standard library.
@@ -131,7 +132,8 @@ class Fallback(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer(Event):
-    """Draft distributions crossed from one device to the other: `bytes` over `path`."""
+    """Draft distributions were copied on their way from one device to the other: `bytes` over `path` ("shared
+    memory", "pinned memory" or "peer copy", see `transfer`)."""
 
     kind: ClassVar[str] = "transfer"
     bytes: int

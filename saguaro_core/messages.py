@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from torch import Tensor
 
 from .settings import Settings
 
@@ -20,6 +20,7 @@ class Load:
     target: Any  # models.Source
     draft: Any
     device: str
+    other_device: str  # of the other worker
     dtype: str  # "bfloat16", "float32", ...
     context: int
 
@@ -93,10 +94,12 @@ class Speculate:
 
 @dataclass(frozen=True)
 class Reply:
-    """`q`: float32 [len(tokens), H], the distributions the tokens were drawn from, where verification needs them."""
+    """The distributions that the tokens were drawn from, where verification needs them, are the first `rows` rows of
+    the room that this run's newest `room` gave, float32 [.., H], memory that both processes see."""
 
     tokens: tuple[int, ...]
-    q: np.ndarray | None = None
+    rows: int = 0
+    room: Tensor | None = None
 
 
 @dataclass(frozen=True)

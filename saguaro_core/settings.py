@@ -10,6 +10,7 @@ METHODS = ("ar", "sd", "ssd")
 VERIFICATIONS = ("greedy", "token", "coupled")
 DEFAULT_K = {"ar": 0, "sd": 1, "ssd": 3}  # the fastest of each on the embedded pair, two cores
 DEFAULT_PATIENCE = 1
+LARGEST_K = 16
 LARGEST_TREE = 960  # scratch slots of keys and values that a tree may take
 
 
@@ -82,8 +83,8 @@ def make_settings(
     k = DEFAULT_K[method] if k is None or method == "ar" else k
     if method != "ssd":  # they belong to the tree, which only ssd has
         patience = fan_out = None
-    if not 0 <= k <= 16:
-        raise ValueError(f"K must be between 0 and 16, not {k}")
+    if not 0 <= k <= LARGEST_K:
+        raise ValueError(f"K must be between 0 and {LARGEST_K}, not {k}")
     if patience is None:
         patience = k if method == "sd" else min(k, DEFAULT_PATIENCE)
     if not min(k, 1) <= patience <= k:

@@ -16,13 +16,14 @@ import torch
 from .baselines import Stock, generate
 from .decoding import decode
 from .drafting import Speculation
-from .events import DRAFT_LOST, Notice
+from .events import DRAFT_LOST, Notice, Transfer
 from .messages import Begin, Done, End, Listening, Load, Perform, Ready, Speculate
 from .models import load_target
 from .probe import MIN_ROWS, probe_exact_rows
 from .recorder import Recorder
 from .rules import make_rule
 from .sampling import Streams
+from .transfer import path_between, pin, transfer
 from .transformers_model import TransformersModel
 from .trunk import Trunk
 from .worker import Inbox
@@ -45,6 +46,7 @@ class RemoteDraft:
     ):
         self.ids, self.lost, self._cancelled = ids, False, cancelled
         self._connection, self._perform, self._record = connection, perform, record
+        self._room: torch.Tensor | None = None  # see `Reply`
         if connection is None:
             self._give_up("The draft is not running")
 
@@ -70,8 +72,21 @@ class RemoteDraft:
         except (EOFError, OSError):
             self._give_up("The draft stopped")
             return Speculation()
-        q = None if reply.q is None else torch.from_numpy(reply.q).to(self.ids.device)
-        return Speculation(reply.tokens, q)
+        if reply.room is not None:
+            self._room = reply.room
+            if self.ids.is_cuda:
+                pin(self._room)
+        return Speculation(reply.tokens, self._arrived(reply.rows) if reply.rows else None)
+
+    def _arrived(self, rows: int) -> torch.Tensor:
+        """The draft's distributions on this device; on a CPU they are read where the draft wrote them."""
+        if self._room.device == self.ids.device:
+            return self._room[:rows]
+        t0 = self._record.now()
+        here = torch.empty(rows, self._room.shape[1], device=self.ids.device)
+        moved = transfer(self._room[:rows], here)
+        self._record.add(Transfer, t0, bytes=moved, path=path_between(self._room.device, here.device))
+        return here
 
     def end(self) -> None:
         self._send(End(self._perform.run))

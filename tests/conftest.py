@@ -21,6 +21,18 @@ def engine():
         yield engine
 
 
+@pytest.fixture(scope="module")
+def tiny_engine(tmp_path_factory):
+    """A tiny random target and a draft folder for it, in two worker processes."""
+    from saguaro_core import SaguaroSSD
+
+    from .tiny import tiny_draft, tiny_model
+
+    folder = tmp_path_factory.mktemp("tiny")
+    with SaguaroSSD(str(tiny_model(folder / "target")), str(tiny_draft(folder / "draft"))) as engine:
+        yield engine
+
+
 @pytest.fixture(scope="session")
 def pair():
     """The embedded pair as two models in this process: `(target, draft, tokenizer)`."""
