@@ -37,7 +37,7 @@ def serve(main: Connection, inbox: Inbox) -> None:
     target.send(model.ids.cpu().numpy())
     target.recv()  # from here on the target counts on this draft
     main.send(Ready({}))
-    drafter, record, outbox = None, None, None
+    drafter, record, outbox = None, None, Outbox(model.device, torch.device(load.other_device))
     while True:
         t0 = record.now() if record else 0.0
         try:
@@ -48,7 +48,6 @@ def serve(main: Connection, inbox: Inbox) -> None:
             record = Recorder(message.run, message.start, main.send)
             rule = make_rule(message.settings, model.ids)
             drafter = Drafter(trunk, rule, message.settings, Streams(message.settings.seed), record)
-            outbox = Outbox(model.device, torch.device(load.other_device))
             drafter.begin(message.prompt, message.reuse, target.poll)
         elif isinstance(message, Speculate):
             record.add(Wait, t0, lane=DRAFT, on=TARGET)
@@ -63,8 +62,8 @@ def serve(main: Connection, inbox: Inbox) -> None:
 
 
 class Outbox:
-    """Sends speculations of one run from device `source` to the target's; their distributions through memory that
-    both processes see."""
+    """Sends speculations from device `source` to the target's device; their distributions through memory that both
+    processes see."""
 
     def __init__(self, source: torch.device, target: torch.device):
         self._source, self._target = source, target

@@ -95,7 +95,7 @@ class Speculate:
 @dataclass(frozen=True)
 class Reply:
     """The distributions that the tokens were drawn from, where verification needs them, are the first `rows` rows of
-    the room that this run's newest `room` gave, float32 [.., H], memory that both processes see."""
+    the newest `room` that a reply brought, float32 [.., H], memory that both processes see."""
 
     tokens: tuple[int, ...]
     rows: int = 0

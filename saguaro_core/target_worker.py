@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import current_process
 from multiprocessing.connection import Connection, Listener
@@ -32,22 +33,30 @@ DRAFT_SECONDS = 10.0  # a draft that is silent for so long is given up
 PREFILL_SECONDS = 120.0  # likewise for its first answer, before which it reads the prompt
 
 
+@dataclass
+class Draft:
+    """A draft process that has connected. `ids`: see `decoding.Speculator`. `room`: see `messages.Reply`."""
+
+    connection: Connection
+    ids: torch.Tensor
+    room: torch.Tensor | None = None
+
+
 class RemoteDraft:
     """A `decoding.Speculator` at the other end of a connection. When the draft is lost it says so once and hands
     out empty speculations: the run goes on with the target alone."""
 
     def __init__(
         self,
-        connection: Connection | None,
-        ids: torch.Tensor | None,
+        draft: Draft | None,
         perform: Perform,
         record: Recorder,
         cancelled: Callable[[], bool],
     ):
-        self.ids, self.lost, self._cancelled = ids, False, cancelled
-        self._connection, self._perform, self._record = connection, perform, record
-        self._room: torch.Tensor | None = None  # see `Reply`
-        if connection is None:
+        self.ids = draft and draft.ids
+        self.lost, self._cancelled = False, cancelled
+        self._draft, self._perform, self._record = draft, perform, record
+        if draft is None:
             self._give_up("The draft is not running")
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -61,31 +70,32 @@ class RemoteDraft:
         try:
             seconds = DRAFT_SECONDS if round > 1 else PREFILL_SECONDS
             deadline = time.monotonic() + seconds
-            while not self._connection.poll(0.25):
+            while not self._draft.connection.poll(0.25):
                 if self._cancelled():
                     self._give_up("The draft had not answered when the run was stopped")
                     return Speculation()
                 if time.monotonic() > deadline:
                     self._give_up(f"The draft did not answer for {seconds:.0f} seconds")
                     return Speculation()
-            reply = self._connection.recv()
+            reply = self._draft.connection.recv()
         except (EOFError, OSError):
             self._give_up("The draft stopped")
             return Speculation()
         if reply.room is not None:
-            self._room = reply.room
+            self._draft.room = reply.room
             if self.ids.is_cuda:
-                pin(self._room)
+                pin(reply.room)
         return Speculation(reply.tokens, self._arrived(reply.rows) if reply.rows else None)
 
     def _arrived(self, rows: int) -> torch.Tensor:
         """The draft's distributions on this device; on a CPU they are read where the draft wrote them."""
-        if self._room.device == self.ids.device:
-            return self._room[:rows]
+        room = self._draft.room
+        if room.device == self.ids.device:
+            return room[:rows]
         t0 = self._record.now()
-        here = torch.empty(rows, self._room.shape[1], device=self.ids.device)
-        moved = transfer(self._room[:rows], here)
-        self._record.add(Transfer, t0, bytes=moved, path=path_between(self._room.device, here.device))
+        here = torch.empty(rows, room.shape[1], device=self.ids.device)
+        moved = transfer(room[:rows], here)
+        self._record.add(Transfer, t0, bytes=moved, path=path_between(room.device, here.device))
         return here
 
     def end(self) -> None:
@@ -94,22 +104,22 @@ class RemoteDraft:
     def _send(self, message) -> None:
         if not self.lost:
             try:
-                self._connection.send(message)
+                self._draft.connection.send(message)
             except OSError:
                 self._give_up("The draft stopped")
 
     def _give_up(self, why: str) -> None:
         self.lost = True
         self._record.add(Notice, text=f"{why}; the answer goes on with the target alone.", code=DRAFT_LOST)
-        if self._connection is not None:
-            self._connection.close()
+        if self._draft is not None:
+            self._draft.connection.close()
 
 
 class TargetWorker:
     def __init__(self, main: Connection, inbox: Inbox):
         self._main, self._inbox = main, inbox
         self._load: Load = inbox.get()
-        self._draft: tuple[Connection, torch.Tensor] | None = None
+        self._draft: Draft | None = None
         self._listen()
         model = load_target(self._load.target, self._load.device, getattr(torch, self._load.dtype))
         self._model = TransformersModel(model, context=self._load.context)
@@ -131,7 +141,7 @@ class TargetWorker:
                 try:
                     connection = listener.accept()
                     ids = torch.from_numpy(connection.recv()).to(self._load.device)
-                    self._draft = connection, ids
+                    self._draft = Draft(connection, ids)
                     connection.send("welcome")
                 except Exception:
                     continue  # a draft that died while it connected; main starts another
@@ -161,7 +171,7 @@ class TargetWorker:
         cancelled = partial(self._inbox.cancelled, perform.run)
         speculator = None
         if settings.speculates:
-            speculator = RemoteDraft(*(self._draft or (None, None)), perform, record, cancelled)
+            speculator = RemoteDraft(self._draft, perform, record, cancelled)
         try:
             reason = decode(
                 perform.prompt,

@@ -36,6 +36,12 @@ def test_identity(cuda_engine, settings):
             assert cuda_engine.generate(prompt, method, **SHORT, **settings).wait().ids == expected
 
 
+def test_distributions_stay_on_the_gpu(cuda_engine):
+    run = cuda_engine.generate(PROMPTS[0], "ssd", **SHORT, temperature=1.0, verification="token").wait()
+    assert not run.result.error and run.summary["acceptance"] > 0
+    assert {event.path for event in run.events if event.kind == "transfer"} == {"peer copy"}
+
+
 def test_keys_and_values_equal_a_fresh_prefill():
     from saguaro_core.models import load_draft, load_target, resolve
     from saguaro_core.text import encode_prompt, load_tokenizer
