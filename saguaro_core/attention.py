@@ -7,7 +7,8 @@ batch and no trees).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,12 +20,14 @@ from .models import ModelError
 
 NAME = "saguaro"
 BLOCK = 128  # a row attends to slots up to the next multiple of this: see `probe`
+EVERY = slice(None)
 FEWEST_ROWS = 6  # rows of one key head, below which the CPU's kernel sums in another order
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows `first` .. `last` - 1 of a forward attend to slots 0 .. `end` - 1.
+    """Rows `first` .. `last` - 1 of a forward attend to slots 0 .. `end` - 1 of the sequences `seqs`: the one that
+    packed rows belong to, or all of them where each is a row of the batch.
 
     `mask`: additive, [1, 1, g * copies * rows, end]; it holds the rows' mask once for each of the g query heads that
     share a key head, and that `copies` times: so few rows that the kernel would sum them in another order are done
@@ -36,6 +39,17 @@ class Part:
     end: int
     copies: int
     mask: Tensor
+    seqs: slice = field(default_factory=lambda: EVERY)
+
+
+@dataclass(frozen=True)
+class Write:
+    """Keys and values of rows `first` .. `last` - 1 go to slots `slot`, `slot` + 1, ... of the sequences `seqs`."""
+
+    first: int
+    last: int
+    slot: int
+    seqs: slice = field(default_factory=lambda: EVERY)
 
 
 def attention(
@@ -55,7 +69,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, part: Part, scaling: float
     query = query[:, :, part.first : part.last]
     if part.copies > 1:
         query = query.repeat(1, 1, part.copies, 1)
-    key, value = key[:, :, : part.end], value[:, :, : part.end]
+    key, value = key[part.seqs, :, : part.end], value[part.seqs, :, : part.end]
     batch, heads, rows, width = query.shape
     grouped = query.reshape(batch, key.shape[1], -1, width)
     if softcap:
@@ -83,7 +97,7 @@ def attach(model: PreTrainedModel) -> None:
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer, [1, H_kv, slots, D], allocated when the first ones arrive."""
+    """Keys and values of one layer, [B, H_kv, slots, D], allocated when the first ones arrive."""
 
     is_sliding = False
 
@@ -93,7 +107,8 @@ class SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         def empty(states: Tensor) -> Tensor:
-            return states.new_zeros(1, states.shape[1], self._store.slots, states.shape[3])
+            sequences = max(states.shape[0], self._store.sequences)
+            return states.new_zeros(sequences, states.shape[1], self._store.slots, states.shape[3])
 
         self.keys, self.values = empty(key_states), empty(value_states)
         self.is_initialized = True
@@ -101,32 +116,35 @@ class SlotLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        slot, end = self._store.slot, self._store.end
-        self.keys[:, :, slot : slot + key_states.shape[2]] = key_states
-        self.values[:, :, slot : slot + key_states.shape[2]] = value_states
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        for write in self._store.writes:
+            rows, end = slice(write.first, write.last), write.slot + write.last - write.first
+            self.keys[write.seqs, :, write.slot : end] = key_states[:, :, rows]
+            self.values[write.seqs, :, write.slot : end] = value_states[:, :, rows]
+        return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._store.end, 0
+        return self._store.slots, 0
 
     def get_seq_length(self) -> int:
-        return self._store.slot
+        return self._store.writes[0].slot
 
     def get_max_length(self) -> int:
         return self._store.slots
 
 
 class KVStore(Cache):
-    """One sequence's keys and values in `slots` slots. `slot` (where the next forward writes) and `end` (how far it
-    reads) are set before the forward; rollback is writing at an earlier slot."""
+    """Keys and values of some `sequences`, in `slots` slots each. `writes` says where the next forward's go; rollback
+    is writing at an earlier slot."""
 
-    def __init__(self, layers: int, slots: int):
-        self.slots, self.slot, self.end = slots, 0, 0
+    def __init__(self, layers: int, slots: int, sequences: int = 1):
+        self.slots, self.sequences = slots, sequences
+        self.writes: Sequence[Write] = ()
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
 
 
 class Masks:
-    """Plans of forwards. Causal masks are views into a single band. `group`: query heads that share a key head."""
+    """What rows of one sequence see. Causal masks are views into a single band. `group`: query heads that share a key
+    head."""
 
     def __init__(self, slots: int, rows: int, group: int, dtype: torch.dtype, device: torch.device):
         self._slots, self._group = slots, group
@@ -134,29 +152,30 @@ class Masks:
         row = torch.arange(rows, device=device)[:, None]
         self._band = _additive(column <= row + slots, dtype)
 
-    def causal(self, rows: int, slot: int) -> list[Part]:
+    def causal(self, write: Write) -> list[Part]:
         """Row i sees slots 0 .. slot + i. Where a few rows stand on both sides of a multiple of `BLOCK` they are two
         parts, because how far a row reads must depend on its own place only: it decides how sums are split."""
-        stop = slot + rows
-        border = slot // BLOCK * BLOCK + BLOCK
-        if rows > BLOCK or stop <= border:
-            return [self._rows(slot, 0, rows)]
-        return [self._rows(slot, 0, border - slot), self._rows(slot, border - slot, rows)]
+        rows = write.last - write.first
+        border = write.slot // BLOCK * BLOCK + BLOCK - write.slot
+        if rows > BLOCK or rows <= border:
+            return [self._rows(write, 0, rows)]
+        return [self._rows(write, 0, border), self._rows(write, border, rows)]
 
-    def _rows(self, slot: int, first: int, last: int) -> Part:
-        end = up_to_block(slot + last)
-        left = self._slots - slot
-        return self._part(first, last, end, self._band[first:last, left : left + end])
+    def _rows(self, write: Write, first: int, last: int) -> Part:
+        end = up_to_block(write.slot + last)
+        left = self._slots - write.slot
+        return self._part(write, first, last, self._band[first:last, left : left + end])
 
-    def given(self, visible: Tensor) -> list[Part]:
+    def given(self, write: Write, visible: Tensor) -> list[Part]:
         """Row i sees the slots that are True in `visible` [rows, n]."""
         end = up_to_block(visible.shape[1])
         visible = torch.nn.functional.pad(visible, (0, end - visible.shape[1]))
-        return [self._part(0, len(visible), end, _additive(visible, self._band.dtype))]
+        return [self._part(write, 0, len(visible), _additive(visible, self._band.dtype))]
 
-    def _part(self, first: int, last: int, end: int, mask: Tensor) -> Part:
+    def _part(self, write: Write, first: int, last: int, mask: Tensor) -> Part:
         copies = -(-FEWEST_ROWS // (self._group * len(mask)))
-        return Part(first, last, end, copies, mask.repeat(self._group * copies, 1)[None, None])
+        repeated = mask.repeat(self._group * copies, 1)[None, None]
+        return Part(write.first + first, write.first + last, mask.shape[1], copies, repeated, write.seqs)
 
 
 def up_to_block(slots: int) -> int:

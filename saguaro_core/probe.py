@@ -12,6 +12,7 @@ import torch
 
 from .attention import BLOCK
 from .transformers_model import TransformersModel
+from .trunk import Rows
 
 MIN_ROWS = (2, 4)  # tried in this order
 CONTEXTS = (100, 123, 600, 762, 2043)  # among them rows on both sides of a multiple of 128
@@ -32,7 +33,7 @@ def fill_with_noise(model: TransformersModel) -> list[int]:
     """Fill the store with random keys and values; returns tokens to probe with."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(min(1000, len(model.ids)), (JOINT,), generator=generator).tolist()
-    model.forward(tokens, range(len(tokens)), 0)  # allocates the store
+    model.forward([Rows(tokens, range(len(tokens)), 0)])  # allocates the store
     for layer in model.store.layers:
         for states in (layer.keys, layer.values):
             noise = torch.randn(states[..., :256, :].shape, generator=generator).to(states)
@@ -44,7 +45,7 @@ def fill_with_noise(model: TransformersModel) -> list[int]:
 def _exact_at(model: TransformersModel, tokens: list[int], at: int, min_rows: int) -> bool:
     def rows(first: int, count: int) -> torch.Tensor:
         start = at + first
-        return model.forward(tokens[first : first + count], range(start, start + count), start)
+        return model.forward([Rows(tokens[first : first + count], range(start, start + count), start)])[0]
 
     joint = rows(0, JOINT)
     counts = [count for count in (12, 9, 6, 5, 4, 3, 2) if count >= min_rows]

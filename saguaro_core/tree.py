@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .trunk import Trunk
+from .trunk import Rows, Trunk
 
 
 class Tree:
@@ -34,4 +34,4 @@ class Tree:
         [len(rows), H] for their next ones."""
         slot = self._start + depth * self._width + rows[0]
         visible = self._visible[rows[0] : rows[-1] + 1, : slot + len(rows)]
-        return self._model.forward(tokens, self.positions(rows, depth), slot, visible)
+        return self._model.forward([Rows(tokens, self.positions(rows, depth), slot, visible)])[0]

@@ -25,7 +25,7 @@ class TabularModel:
 
     def __init__(self, seed: int, ids=(0, 1, 2), context: int = 64, spread: float = 1.0):
         self.ids, self.context, self.seed, self.spread = torch.tensor(ids), context, seed, spread
-        self._slots: dict[int, tuple[int, int]] = {}
+        self._slots: dict[int, dict[int, tuple[int, int]]] = {}  # by sequence: (token, position) by slot
         self._table: dict[tuple[int, ...], torch.Tensor] = {}
 
     def logits(self, context: tuple[int, ...]) -> torch.Tensor:
@@ -36,17 +36,24 @@ class TabularModel:
             self._table[context] = row
         return row
 
-    def forward(self, tokens, positions, slot, visible=None, keep=0):
-        rows = []
-        for i, (token, position) in enumerate(zip(tokens, positions, strict=True)):
-            self._slots[slot + i] = (token, position)
-        for i in range(len(tokens)):
-            seen = range(slot + i + 1) if visible is None else visible[i].nonzero().flatten().tolist()
-            context = sorted((self._slots[s][1], self._slots[s][0]) for s in seen)
-            if positions[i] < self.context - 1:  # rows padded at the very end share the last position
-                assert [p for p, _ in context] == list(range(positions[i] + 1)), "a row sees a wrong set of positions"
-            rows.append(self.logits(tuple(token for _, token in context)))
-        return torch.stack(rows[-keep:] if keep else rows)
+    def reserve(self, sequences):
+        return False
+
+    def forward(self, batch):
+        assert len({rows.seq for rows in batch}) == len(batch)
+        return [self._forward(rows, self._slots.setdefault(rows.seq, {})) for rows in batch]
+
+    def _forward(self, rows, slots):
+        logits = []
+        for i, (token, position) in enumerate(zip(rows.tokens, rows.positions, strict=True)):
+            slots[rows.slot + i] = (token, position)
+        for i, position in enumerate(rows.positions):
+            seen = range(rows.slot + i + 1) if rows.visible is None else rows.visible[i].nonzero().flatten().tolist()
+            context = sorted((slots[s][1], slots[s][0]) for s in seen)
+            if position < self.context - 1:  # rows padded at the very end share the last position
+                assert [p for p, _ in context] == list(range(position + 1)), "a row sees a wrong set of positions"
+            logits.append(self.logits(tuple(token for _, token in context)))
+        return torch.stack(logits[-rows.keep :] if rows.keep else logits)
 
 
 class InProcessDraft:
