@@ -1,19 +1,29 @@
-"""`python -m saguaro_core generate PROMPT` and `python -m saguaro_core bench --prompts FILE`."""
+"""`python -m saguaro_core generate PROMPT`, `bench --prompts FILE`, `probe`, `distill`: see `--help`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 
 from . import trace
+from .bench_command import add_bench_options, bench
+from .distill import add_distill_options, distill
 from .events import Notice, Tokens
 from .options import add_engine_options, add_run_options, make_engine, run_settings
+from .probe import add_probe_options, probe
+from .settings import METHODS
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status: 0 done, 1 a run failed, 2 something the user can mend, said in one line."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK") != "0":
+        from .tensor_parallel import follow
+
+        follow()
+        return 0
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engine is closed on the way out
     from .models import ModelError
@@ -37,17 +47,21 @@ def parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("generate", help="answer one prompt, streaming")
     one.add_argument("prompt")
-    one.add_argument("--method", default="ssd", help="ar, sd, ssd (default), hf-ar or hf-assisted")
+    one.add_argument("--method", default="ssd", help=f"{', '.join(METHODS)} (default ssd), hf-ar or hf-assisted")
     one.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be given again")
     one.set_defaults(command=generate)
 
-    many = commands.add_parser("bench", help="measure methods on a file of prompts")
-    many.add_argument("--prompts", required=True, metavar="FILE", help="JSON lines with 'turns' or 'prompt'")
-    many.add_argument("--methods", default="ar,sd,ssd", help="comma-separated (default ar,sd,ssd)")
-    many.add_argument("--limit", type=int, metavar="N", help="take N prompts at even spacing")
-    many.add_argument("--repeat", type=int, default=1, metavar="R", help="go through the prompts R times")
-    many.add_argument("--turns", type=int, default=1, metavar="N", help="turns of each prompt to play (default 1)")
+    many = commands.add_parser("bench", help="measure methods on sets of prompts")
+    add_bench_options(many)
     many.set_defaults(command=bench)
+
+    made = commands.add_parser("distill", help="make a draft for a target")
+    add_distill_options(made)
+    made.set_defaults(command=distill)
+
+    asked = commands.add_parser("probe", help="does SSD pay for these models on these devices? in about a minute")
+    add_probe_options(asked)
+    asked.set_defaults(command=probe)
 
     for command in (one, many):
         add_run_options(command)
@@ -89,32 +103,6 @@ def one_line(method: str, summary: dict) -> str:
         if summary[key]:
             parts.append(form.format(summary[key]))
     return " · ".join(parts)
-
-
-def bench(args: argparse.Namespace) -> int:
-    from . import bench as benchmark
-    from .prompts import load_prompts
-
-    prompts = load_prompts(args.prompts, args.limit)
-    methods = [method.strip() for method in args.methods.split(",") if method.strip()]
-    events: list = []
-    with make_engine(args) as engine:
-        report = benchmark.bench(
-            engine,
-            prompts,
-            methods,
-            repeat=args.repeat,
-            turns=args.turns,
-            progress=lambda text: print(text, file=sys.stderr),
-            on_run=lambda run: events.extend(run.events) if args.trace else None,
-            **run_settings(args),
-        )
-    print(benchmark.table(report))
-    if args.json:
-        print(json.dumps(report))
-    if args.trace:
-        trace.save(args.trace, events)
-    return 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from transformers.cache_utils import CacheLayerMixin
 from .models import ModelError
 
 NAME = "saguaro"
-BLOCK = 128  # a row attends to slots up to the next multiple of this: see `probe`
+BLOCK = 128  # a row attends to slots up to the next multiple of this: see `exact_rows`
 EVERY = slice(None)
 FEWEST_ROWS = 6  # rows of one key head, below which the CPU's kernel sums in another order
 

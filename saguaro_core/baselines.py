@@ -62,8 +62,8 @@ class _Cancelled(StoppingCriteria):
 def generate(stock: Stock, perform: Perform, record: Recorder, cancelled: Callable[[], bool]) -> str:
     """Greedy or sampled `generate`, assisted with transformers' defaults where asked; returns why it ended."""
     model = stock.target
-    s = perform.settings
-    ids = torch.tensor([perform.prompt], device=model.device)
+    (s,) = perform.settings
+    ids = torch.tensor(perform.prompts, device=model.device)
     config = GenerationConfig(
         do_sample=s.temperature > 0,
         max_new_tokens=s.max_new_tokens,

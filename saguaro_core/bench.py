@@ -1,216 +1,276 @@
 """The benchmark: methods measured one after another on the same prompts, interleaved so that drift hits all alike.
 
-For each prompt every method runs alone on the machine, the order rotating from prompt to prompt; then the next prompt.
-Natural end of text, chat template, prefill apart. `ar` is measured twice, padded as the bit-exactness rules want and
-unpadded; the identity check uses the padded one, ratios the faster one.
+For each prompt and temperature every method runs alone on the machine, the order rotating from prompt to prompt; then
+the next prompt. Natural end of text, chat template, prefill apart. `ar` is measured twice, padded as the
+bit-exactness rules want and unpadded; the identity check uses the padded one, ratios the faster one.
+
+A conversation (one prompt, all its turns, with one method) is the unit: it is recorded when it is complete, and an
+interrupted one is measured anew. What it leaves is a list of `Played` turns; `results` makes the numbers of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from statistics import mean, median
-from typing import Any
+import hashlib
+import json
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .engine import SaguaroSSD
+from .events import DRAFT_LOST, Event, Notice, RunFinished, RunStarted, Tokens
 from .prompts import Prompt
+from .settings import METHODS
 
-OURS = ("ar", "sd", "ssd")
+if TYPE_CHECKING:
+    from .engine import SaguaroSSD
+
 UNPADDED = "ar-unpadded"
-MEDIANS = ("ttft_s", "verify_ms", "glue_ms", "tree_step_ms", "draft_step_ms", "overhead_ms", "period_hit_ms",
-           "period_miss_ms", "period_over_work_hit", "overlap")  # fmt: skip
+BASELINES = ("hf-ar", "hf-assisted")  # transformers' own generate
+SPLIT, ALL = "split", "all"
+PAUSE_S = 0.05  # how often a run is looked at while it goes on; rare enough not to disturb it
+WARM_UP_TOKENS = 8
+MOST_FAILURES = 3  # conversations that fail one after another: then the machine is not fit to measure on
 
 
-@dataclass
-class Measured:
-    """All runs of one method: a summary each, and their output ids by (repetition, prompt number, turn)."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured. `turns`: how many turns of each prompt are played, every method answering its own earlier
+    answer. `resources`: "split" gives each of the two devices its own cores; "all" measures, beside that, every
+    method whose devices never work at the same time with the cores of both (see `threads_of_all`). `settings` go to
+    `generate`; its `verification` counts at temperatures above 0 where several temperatures are measured."""
 
-    summaries: list[dict[str, Any]] = field(default_factory=list)
-    outputs: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
-    categories: list[str] = field(default_factory=list)
+    prompts: tuple[Prompt, ...]
+    methods: tuple[str, ...]
+    temperatures: tuple[float, ...] = (0.0,)
+    repeat: int = 1
+    turns: int = 1
+    resources: str = SPLIT
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if not (self.prompts and self.methods and self.temperatures) or self.repeat < 1 or self.turns < 1:
+            raise ValueError(
+                "a benchmark needs at least one prompt, one method, one temperature, one repetition and one turn"
+            )
+        for method in self.methods:
+            if method not in (*METHODS, *BASELINES):
+                raise ValueError(f"unknown method {method!r}; choose from {', '.join((*METHODS, *BASELINES))}")
+        if self.resources not in (SPLIT, ALL):
+            raise ValueError(f"resources are {SPLIT!r} or {ALL!r}, not {self.resources!r}")
+        if self.resources == ALL and not self.order(ALL):
+            raise ValueError(
+                "with resources 'all' choose a method whose devices take turns: ar, sd, ... but not only ssd"
+            )
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Engines that are needed, one after another, never at once."""
+        return (SPLIT,) if self.resources == SPLIT else (SPLIT, ALL)
+
+    def order(self, resources: str) -> list[str]:
+        """The methods of a phase. SSD uses both devices at once already, so it has no place in the phase "all"."""
+        methods = [method for method in self.methods if resources == SPLIT or not method.startswith("ssd")]
+        return list(dict.fromkeys([*methods, UNPADDED] if "ar" in methods else methods))
+
+    def conversations(self, resources: str = SPLIT) -> list[Conversation]:
+        """All of a phase, in the order in which they are measured."""
+        order = self.order(resources)
+        return [
+            Conversation(resources, repetition, number, temperature, method)
+            for repetition in range(self.repeat)
+            for number in range(len(self.prompts))
+            for temperature in self.temperatures
+            for method in _rotated(order, number + repetition)
+        ]
+
+    def at(self, temperature: float) -> dict[str, Any]:
+        """The settings at one temperature."""
+        settings = self.settings | {"temperature": temperature}
+        if temperature == 0 and len(self.temperatures) > 1:
+            settings |= {"verification": None}
+        return settings
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the record, and to know on resuming that the plan is the same: the prompts as a digest."""
+        texts = json.dumps([asdict(prompt) for prompt in self.prompts]).encode()
+        tasks = list(dict.fromkeys(prompt.category for prompt in self.prompts))
+        made = {name: getattr(self, name) for name in ("repeat", "turns", "resources")}
+        return made | {
+            "tasks": tasks,
+            "methods": list(self.methods),
+            "temperatures": list(self.temperatures),
+            "batch_sizes": [1],
+            "prompts": len(self.prompts),
+            "prompts_sha256": hashlib.sha256(texts).hexdigest(),
+            "settings": {name: _plain(value) for name, value in self.settings.items() if value is not None},
+        }
 
 
-def bench(
+class Conversation(NamedTuple):
+    """One prompt (by its number in the plan) with one method. Its tuple is its name."""
+
+    resources: str
+    repetition: int
+    number: int
+    temperature: float
+    method: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """One turn of a conversation. `summary`: `summary.summarise` of its run, None where it was `skipped` or ended in
+    an `error` (each a sentence, or ""). `gaps_ms`: see `gaps_ms`."""
+
+    task: str
+    prompt: str
+    resources: str
+    repetition: int
+    number: int
+    temperature: float
+    method: str
+    turn: int = 0
+    batch_size: int = 1
+    verification: str = ""
+    ids: tuple[int, ...] = ()
+    gaps_ms: tuple[float, ...] = ()
+    summary: dict[str, Any] | None = None
+    skipped: str = ""
+    error: str = ""
+
+    @property
+    def conversation(self) -> Conversation:
+        return Conversation(self.resources, self.repetition, self.number, self.temperature, self.method)
+
+
+class Progress(NamedTuple):
+    """`done` of `total` conversations; `at`: the one that is going on, None after the last."""
+
+    done: int
+    total: int
+    at: Conversation | None
+
+
+def measure(
     engine: SaguaroSSD,
-    prompts: Sequence[Prompt],
-    methods: Sequence[str],
-    *,
-    repeat: int = 1,
-    turns: int = 1,
-    progress: Callable[[str], None] = lambda text: None,
-    on_run: Callable[[Any], None] = lambda run: None,
-    **settings,
-) -> dict[str, Any]:
-    """Run the benchmark and return the report (see README for its keys). `settings` go to `generate`; `turns`: how
-    many turns of each prompt are played, every method answering its own earlier answer. `on_run(run)` sees each
-    finished run. Raises RuntimeError where a run fails."""
-    if not methods or repeat < 1 or turns < 1:
-        raise ValueError("a benchmark needs at least one method, one repetition and one turn")
-    order = list(dict.fromkeys([*methods, UNPADDED] if "ar" in methods else methods))
-    measured = {method: Measured() for method in order}
-    warm_up(engine, order, settings)
-    for repetition in range(repeat):
-        for number, prompt in enumerate(prompts):
-            shift = (number + repetition) % len(order)
-            for method in order[shift:] + order[:shift]:
-                _measure(engine, prompt, (repetition, number), method, turns, settings, measured[method], on_run)
-            done = repetition * len(prompts) + number + 1
-            progress(f"{done}/{repeat * len(prompts)} prompts: {running_line(measured)}")
-    return report(measured, engine.info, settings)
+    plan: Plan,
+    played: list[Played],
+    resources: str = SPLIT,
+    on_run: Callable[[list[Event]], None] = lambda events: None,
+    on_conversation: Callable[[list[Played]], None] = lambda turns: None,
+) -> Iterator[Progress]:
+    """Measure what of the plan's phase is not among `played` yet, and append it there, conversation by conversation.
+    Yields several times a second; closing the generator stops the run that is going on.
+
+    A prompt that does not fit into the context is skipped with the reason; so is a later turn, and the conversation
+    ends there. A run that fails is recorded and the next one goes on. Raises ValueError for settings that make no
+    sense and RuntimeError where MOST_FAILURES conversations in a row fail.
+    """
+    known = {turn.conversation for turn in played}
+    everything = plan.conversations(resources)
+    left = [conversation for conversation in everything if conversation not in known]
+    done, failures = len(everything) - len(left), 0
+    for method in plan.order(resources) if left else ():
+        for temperature in plan.temperatures:
+            settings = plan.at(temperature) | {"max_new_tokens": WARM_UP_TOKENS}
+            for _ in _run(engine, "Hello!", method, settings):
+                yield Progress(done, len(everything), left[0])
+    for conversation in left:
+        playing = _converse(engine, plan, conversation, on_run)
+        try:
+            while True:
+                next(playing)
+                yield Progress(done, len(everything), conversation)
+        except StopIteration as ended:
+            turns = ended.value
+        finally:
+            playing.close()
+        played += turns
+        on_conversation(turns)
+        done += 1
+        failures = failures + 1 if turns[-1].error else 0
+        if failures == MOST_FAILURES:
+            raise RuntimeError(f"{failures} runs in a row failed; the last: {turns[-1].error}")
+        yield Progress(done, len(everything), None)
 
 
-def warm_up(engine: SaguaroSSD, methods: Iterable[str], settings: dict[str, Any]) -> None:
-    for method in methods:
-        _run(engine, "Hello!", method, settings | {"max_new_tokens": 8})
-
-
-def _measure(engine, prompt, key, method, turns, settings, into: Measured, on_run) -> None:
+def _converse(
+    engine: SaguaroSSD, plan: Plan, conversation: Conversation, on_run: Callable[[list[Event]], None]
+) -> Generator[None, None, list[Played]]:
+    prompt = plan.prompts[conversation.number]
+    turns: list[Played] = []
     messages: list[dict[str, str]] = []
-    for turn, text in enumerate(prompt.turns[:turns]):
+    for number, text in enumerate(prompt.turns[: plan.turns]):
+        about = {"task": prompt.category, "prompt": prompt.name, "turn": number, **conversation._asdict()}
         messages.append({"role": "user", "content": text})
         # the first turn starts from nothing; later ones keep the conversation's keys and values, as a chat does
-        run = _run(engine, messages, method, settings | {"reuse": None if turn else 0})
+        settings = plan.at(conversation.temperature) | {"reuse": None if number else 0}
+        try:
+            run, events = yield from _run(engine, messages, conversation.method, settings)
+        except ValueError as problem:  # the settings held in the warm-up, so it is the prompt
+            turns.append(Played(**about, skipped=_line(problem)))
+            break
+        if wrong := _fault(events):
+            turns.append(Played(**about, error=wrong))
+            break
+        verification = next((e.settings.get("verification", "") for e in events if isinstance(e, RunStarted)), "")
+        summary = events[-1].summary
+        turns.append(
+            Played(**about, verification=verification, ids=tuple(run.ids), gaps_ms=gaps_ms(events), summary=summary)
+        )
+        on_run(events)
         messages.append({"role": "assistant", "content": run.text})
-        into.summaries.append(run.summary)
-        into.categories.append(prompt.category)
-        into.outputs[*key, turn] = run.ids
-        on_run(run)
+    return turns
 
 
-def _run(engine, prompt, method, settings):
+def _run(engine, prompt, method: str, settings: dict[str, Any]) -> Generator[None, None, tuple[Any, list[Event]]]:
     if method == UNPADDED:
         method, settings = "ar", settings | {"padded": False}
-    run = engine.generate(prompt, method, **settings).wait()
-    if run.result.error:
-        raise RuntimeError(run.result.error)
-    return run
+    run = engine.generate(prompt, method, **settings)
+    events: list[Event] = []
+    try:
+        while not (events and isinstance(events[-1], RunFinished)):
+            yield
+            time.sleep(PAUSE_S)
+            events += run.poll(0)
+    finally:
+        if not run.finished:
+            run.cancel()
+    return run, events
 
 
-def report(measured: dict[str, Measured], info: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Aggregates. Decode tok/s of a method: all its tokens after the first over all its decode time."""
-    methods = {method: _aggregate(runs) for method, runs in measured.items() if runs.summaries}
-    speeds = {method: row["decode_tok_s"] for method, row in methods.items()}
-    if "ar" in speeds:
-        speeds["ar"] = max(filter(None, (speeds["ar"], speeds[UNPADDED])), default=None)
-    pairs = [(a, b) for a in ("ssd", "sd") for b in ("ar", "sd", "hf-ar", "hf-assisted") if a != b]
-    pairs += [("ar", "hf-ar"), ("hf-assisted", "hf-ar")]
-    pairs = [(a, b) for a, b in pairs if speeds.get(a) and speeds.get(b)]
-    return {
-        "methods": methods,
-        "ratios": {f"{a}/{b}": speeds[a] / speeds[b] for a, b in pairs},
-        "ratios_median": {f"{a}/{b}": _paired(measured, a, b) for a, b in pairs},
-        "identical": _identical(measured),
-        "exact": info["exact"],
-        "engine": info,
-        "settings": {key: value for key, value in settings.items() if value is not None},
-    }
+def _fault(events: list[Event]) -> str:
+    """Why a run is no measurement of its method, "" where it is one."""
+    end = events[-1]
+    if end.reason in ("error", "cancelled"):
+        return _line(end.error or "the run was cancelled")
+    return next((_line(e.text) for e in events if isinstance(e, Notice) and e.code == DRAFT_LOST), "")
 
 
-def _paired(measured: dict[str, Measured], a: str, b: str) -> float | None:
-    """The median over runs of the ratio of decode speeds on the same prompt in the same repetition; less moved than
-    the ratio of totals when the machine stumbles. Against `ar`, the faster of its two runs counts."""
-
-    def speeds(method: str) -> list[float]:
-        return [row["decode_tok_s"] or 0.0 for row in measured[method].summaries]
-
-    def fastest(method: str) -> list[float]:
-        return list(map(max, speeds(method), speeds(UNPADDED))) if method == "ar" else speeds(method)
-
-    return _median([x / y for x, y in zip(fastest(a), fastest(b), strict=True) if x and y])
+def gaps_ms(events: Sequence[Event]) -> tuple[float, ...]:
+    """Inter-token latencies of a run in ms: the times from one emission to the next. The tokens of one round come out
+    of one verification at one instant and count as one emission, as a reader meets them."""
+    instants = sorted({event.t1 for event in events if isinstance(event, Tokens) and event.ids})
+    return tuple(round((b - a) * 1e3, 4) for a, b in pairwise(instants))
 
 
-def _aggregate(runs: Measured) -> dict[str, Any]:
-    rows = runs.summaries
-    timed = [row for row in rows if row["decode_s"]]
-    decode_s = sum(row["decode_s"] for row in timed)
-    total = {
-        key: sum(row[key] or 0 for row in rows)
-        for key in ("tokens", "rounds", "drafted", "accepted", "hits", "lookups")
-    }
-    after_first = sum(row["decode_tok_s"] * row["decode_s"] for row in timed)
-    medians = {key: _median([row[key] for row in rows if row[key] is not None]) for key in MEDIANS}
-    return {
-        "decode_tok_s": after_first / decode_s if decode_s else None,
-        "decode_tok_s_median": _median([row["decode_tok_s"] for row in timed]),
-        "runs": len(rows),
-        **total,
-        "tokens_per_round": after_first / total["rounds"] if total["rounds"] else None,
-        "tokens_per_round_hit": _mean([row["tokens_per_round_hit"] for row in rows]),
-        "tokens_per_round_miss": _mean([row["tokens_per_round_miss"] for row in rows]),
-        "acceptance": _mean([row["acceptance"] for row in rows]),
-        "hit_rate": total["hits"] / total["lookups"] if total["lookups"] else None,
-        **medians,
-        "overhead": medians["overhead_ms"] / medians["verify_ms"]
-        if medians["overhead_ms"] and medians["verify_ms"]
-        else None,
-        "decode_tok_s_by_category": _by_category(runs),
-    }
+def threads_of_all(split: dict[str, Any]) -> int:
+    """Threads of either worker in the phase "all", from the `info` of the engine of the phase "split", whose devices
+    are both `cpu`: as many as both have there. The target gets them for `ar`; for `sd` target and draft each get them,
+    as they take turns and never work at the same time. The draft stays a process of its own, so a round of `sd` still
+    pays for its messages (about 0.1 ms). Where the two together ask for more threads than there are cores, the workers
+    share all cores and are not pinned."""
+    return split["target_threads"] + split["draft_threads"]
 
 
-def _by_category(runs: Measured) -> dict[str, float]:
-    groups: dict[str, list[float]] = {}
-    for category, row in zip(runs.categories, runs.summaries, strict=True):
-        if row["decode_tok_s"]:
-            groups.setdefault(category, []).append(row["decode_tok_s"])
-    return {category: mean(values) for category, values in sorted(groups.items())}
+def _rotated(order: list[str], by: int) -> list[str]:
+    shift = by % len(order)
+    return order[shift:] + order[:shift]
 
 
-def _identical(measured: dict[str, Measured]) -> dict[str, Any]:
-    """For how many outputs each speculative method gave the very tokens of `ar`, and which differ, where first."""
-    if "ar" not in measured:
-        return {}
-    expected = measured["ar"].outputs
-    result: dict[str, Any] = {"of": len(expected)}
-    for method in OURS[1:]:
-        if method in measured:
-            got = measured[method].outputs
-            result[method] = sum(got[key] == ids for key, ids in expected.items())
-            result.setdefault("differ", []).extend(
-                [method, *key, _first_difference(got[key], ids)] for key, ids in expected.items() if got[key] != ids
-            )
-    return result
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
-def _first_difference(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def running_line(measured: dict[str, Measured]) -> str:
-    parts = []
-    for method, runs in measured.items():
-        speed = _aggregate(runs)["decode_tok_s"]
-        parts.append(f"{method} {speed:.1f}" if speed else method)
-    return ", ".join(parts) + " tok/s"
-
-
-def table(report: dict[str, Any]) -> str:
-    """The report as a plain text table."""
-    columns = (
-        "decode_tok_s",
-        "ttft_s",
-        "tokens_per_round",
-        "acceptance",
-        "hit_rate",
-        "verify_ms",
-        "overlap",
-        "overhead",
-    )
-    lines = [f"{'method':13}" + "".join(f"{column:>18}" for column in columns)]
-    for method, row in report["methods"].items():
-        cells = [f"{row[column]:18.3f}" if row[column] is not None else f"{'-':>18}" for column in columns]
-        lines.append(f"{method:13}" + "".join(cells))
-    for key, label in (("ratios", "ratios of totals"), ("ratios_median", "median ratios per prompt")):
-        lines.append(f"{label}: " + ", ".join(f"{name} {value:.3f}" for name, value in report[key].items() if value))
-    if report["identical"]:
-        counts = {key: value for key, value in report["identical"].items() if key != "differ"}
-        lines.append(f"identical to ar: {counts}; exact: {report['exact']}")
-    return "\n".join(lines)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    values = [value for value in values if value is not None]
-    return mean(values) if values else None
+def _line(problem: Any) -> str:
+    return " ".join(str(problem).split()) or type(problem).__name__

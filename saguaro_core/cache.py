@@ -25,13 +25,18 @@ class PreSpeculatedResult:
 
 
 class SaguaroCache:
-    """Branches of one round, by outcome. It holds no keys or values: it survives anything that happens to the KV
-    store, and a branch that never matches costs nothing more."""
+    """At most `capacity` branches of one round, of all sequences, by outcome. It holds no keys or values: it survives
+    anything that happens to the KV store, and a branch that never matches costs nothing more. `capacity`: see
+    `capacity.optimal_cache_size`."""
 
-    def __init__(self):
+    def __init__(self, capacity: int):
+        self.capacity = capacity
         self._branches: dict[Key, PreSpeculatedResult] = {}
 
     def store(self, key: Key, branch: PreSpeculatedResult) -> None:
+        """Raises OverflowError where the cache is full."""
+        if len(self._branches) >= self.capacity:
+            raise OverflowError(f"the speculation cache holds no more than {self.capacity} branches")
         self._branches[key] = branch
 
     def lookup(self, key: Key) -> PreSpeculatedResult | None:
@@ -43,6 +48,7 @@ class SaguaroCache:
     def __len__(self) -> int:
         return len(self._branches)
 
-    def candidates(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """`(fork, token, prepared tokens)` of every branch, in the order they were stored."""
-        return tuple((k, bonus, tuple(branch.tokens)) for (_, k, bonus), branch in self._branches.items())
+    def candidates(self, seq: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """`(fork, token, prepared tokens)` of every branch of sequence `seq`, in the order they were stored."""
+        items = self._branches.items()
+        return tuple((k, bonus, tuple(branch.tokens)) for (of, k, bonus), branch in items if of == seq)

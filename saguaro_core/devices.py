@@ -36,19 +36,24 @@ def place(
 ) -> tuple[Placement, Placement, str | None]:
     """Placements of the target and of the draft, and a notice where they have to share.
 
-    Two CPU workers get disjoint cores: by default the draft a quarter of them (at least one) and the target the rest.
+    `target_device` may be several with commas between: the target is split over them. Two CPU workers get disjoint
+    cores: by default the draft a quarter of them (at least one) and the target the rest.
     Raises ValueError for a device string that is not `cpu` or `cuda:N`.
     """
-    for device in (target_device, draft_device):
+    for device in (*split(target_device), draft_device):
         check_device(device)
+    names = split(target_device)
+    if len({name.partition(":")[0] for name in names}) > 1 or (len(set(names)) < len(names) and names[0] != "cpu"):
+        raise ValueError(f"a target is split over several GPUs or several shares of the CPU, not {target_device!r}")
     for threads in (target_threads, draft_threads):
         if threads is not None and threads < 1:
             raise ValueError(f"a worker needs at least one thread, not {threads}")
     cores = available_cores()
-    both_on_cpu = target_device == draft_device == "cpu"
+    on_cpu = names[0] == "cpu"
+    both_on_cpu = on_cpu and draft_device == "cpu"
     draft_share = max(1, len(cores) // 4) if both_on_cpu else len(cores)
     d = draft_threads or (draft_share if draft_device == "cpu" else 1)
-    t = target_threads or (max(1, len(cores) - d) if both_on_cpu else len(cores) if target_device == "cpu" else 1)
+    t = target_threads or (max(1, len(cores) - d) if both_on_cpu else len(cores) if on_cpu else 1)
     if not both_on_cpu:
         return Placement(target_device, t), Placement(draft_device, d), None
     if t + d > len(cores):
@@ -57,6 +62,11 @@ def place(
     if not hasattr(os, "sched_setaffinity"):
         return Placement("cpu", t), Placement("cpu", d), "this system does not pin threads to cores; timings may jitter"
     return Placement("cpu", t, tuple(cores[:t])), Placement("cpu", d, tuple(cores[t : t + d])), None
+
+
+def split(device: str) -> list[str]:
+    """The devices that a device string names: one, or several with commas between."""
+    return [name.strip() for name in device.split(",")]
 
 
 def check_device(device: str) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import time
+from collections.abc import Sequence
 from multiprocessing import current_process
 from multiprocessing.connection import Client, Connection
 
 import torch
 from torch import Tensor
 
-from .drafting import Drafter, Speculation
+from .controller import Controller
+from .devices import split
+from .drafting import Drafter, DraftSequence, Speculation
 from .events import DRAFT, TARGET, Transfer, Wait
 from .messages import Begin, Connect, Done, End, Load, Ready, Reply, Speculate
 from .models import load_config, load_draft
@@ -19,7 +23,7 @@ from .sampling import Streams
 from .settings import LARGEST_K
 from .transfer import allocate, path_between, transfer
 from .transformers_model import TransformersModel
-from .trunk import Trunk
+from .trunk import Trunk, provide
 from .worker import Inbox
 
 
@@ -29,15 +33,16 @@ def serve(main: Connection, inbox: Inbox) -> None:
     hf, head_ids = load_draft(load.draft, load.target, load.device, dtype)
     vocabulary = load_config(load.target).get_text_config().vocab_size
     model = TransformersModel(hf, head_ids, context=load.context, vocabulary=vocabulary)
-    trunk = Trunk(model)
-    warm_up(trunk)
+    trunks = [Trunk(model)]
+    warm_up(trunks[0])
     gc.freeze()
     connect: Connect = inbox.get()
     target = Client(connect.address, authkey=current_process().authkey)
     target.send(model.ids.cpu().numpy())
     target.recv()  # from here on the target counts on this draft
     main.send(Ready({}))
-    drafter, record, outbox = None, None, Outbox(model.device, torch.device(load.other_device))
+    controller, replied = Controller(), None
+    drafter, record, outbox = None, None, Outbox(model.device, torch.device(split(load.other_device)[0]))
     while True:
         t0 = record.now() if record else 0.0
         try:
@@ -46,19 +51,31 @@ def serve(main: Connection, inbox: Inbox) -> None:
             return  # the target is gone; main starts both anew
         if isinstance(message, Begin):
             record = Recorder(message.run, message.start, main.send)
-            rule = make_rule(message.settings, model.ids)
-            drafter = Drafter(trunk, rule, message.settings, Streams(message.settings.seed), record)
-            drafter.begin(message.prompt, message.reuse, target.poll)
+            drafter = Drafter(begin_sequences(message, model, trunks), message.settings[0], record, controller)
+            replied = None
+            drafter.begin(message.prompts, message.reuse, target.poll)
         elif isinstance(message, Speculate):
             record.add(Wait, t0, lane=DRAFT, on=TARGET)
-            speculation = drafter.speculate(message.k, message.bonus, message.round, message.limit)
-            outbox.send(target, speculation, record)
+            if replied:
+                rows = sum(len(sequence.drafted) + 1 for sequence in drafter.active)
+                controller.verified(rows, message.sent - replied)
+            outbox.send(target, drafter.speculate(message.outcomes, message.round), record)
+            replied = time.perf_counter()
             drafter.prepare(target.poll)
             record.flush()
         elif isinstance(message, End):
             record.flush(force=True)
             main.send(Done(message.run))
             record = None
+
+
+def begin_sequences(message: Begin, model: TransformersModel, trunks: list[Trunk]) -> list[DraftSequence]:
+    """The sequences of a run, on as many of `trunks` as it takes; new ones are made where they do not suffice."""
+    provide(trunks, model, len(message.prompts))
+    return [
+        DraftSequence(trunk, make_rule(settings, model.ids), Streams(settings.seed))
+        for trunk, settings in zip(trunks, message.settings, strict=False)
+    ]
 
 
 class Outbox:
@@ -69,15 +86,19 @@ class Outbox:
         self._source, self._target = source, target
         self._room: Tensor | None = None
 
-    def send(self, connection: Connection, speculation: Speculation, record: Recorder) -> None:
-        q, room, rows = speculation.q, None, 0
-        if q is not None:
-            t0, rows = record.now(), len(q)
-            if self._room is None or len(self._room) < rows:
-                room = self._room = allocate(max(rows, LARGEST_K), q.shape[1], self._source, self._target)
+    def send(self, connection: Connection, speculations: Sequence[Speculation], record: Recorder) -> None:
+        qs = [speculation.q for speculation in speculations if speculation.q is not None]
+        room = None
+        if qs:
+            t0, q = record.now(), qs[0] if len(qs) == 1 else torch.cat(qs)
+            if self._room is None or len(self._room) < len(q):
+                rows = max(len(q), LARGEST_K * len(speculations))
+                room = self._room = allocate(rows, q.shape[1], self._source, self._target)
             moved = transfer(q, self._room)
             record.add(Transfer, t0, bytes=moved, path=path_between(self._source, self._target))
-        connection.send(Reply(speculation.tokens, rows, room))
+        rows = [0 if speculation.q is None else len(speculation.q) for speculation in speculations]
+        tokens = [speculation.tokens for speculation in speculations]
+        connection.send(Reply(tuple(zip(tokens, rows, strict=True)), room))
 
 
 def warm_up(trunk: Trunk) -> None:

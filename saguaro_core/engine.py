@@ -17,18 +17,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 
-from .devices import hardware, place
+from .devices import hardware, place, split
 from .events import RunStarted
 from .messages import Cancel, Connect, Done, Failed, Listening, Load, Perform, Ready
 from .models import ModelError, check_supported, common_dtype, load_config, resolve
-from .run import Run
-from .settings import make_settings
+from .run import Batch, Run
+from .settings import METHODS, make_settings, settings_of_rows
 from .text import PromptError, check_pair_agrees, encode_prompt, eos_ids, load_tokenizer
 from .worker_process import Worker
 
 DEFAULT_CONTEXT = 4096
 SMALLEST_CONTEXT = 64
 END_SECONDS = 30.0  # a worker that does not end a cancelled run in this time is started anew
+BASELINES = ("hf-ar", "hf-assisted")
 HARDWARE_INFO = ("target_device", "draft_device", "target_threads", "draft_threads", "dtype", "min_rows")
 
 
@@ -36,7 +37,7 @@ class SaguaroSSD:
     """Speculative speculative decoding on two devices.
 
     `target`, `draft`: "embedded", a Hugging Face hub id, a local folder or a GGUF file. Devices are `cpu` or
-    `cuda:N`. `dtype`: "bfloat16" or "float32", None for the fastest exact one of the devices. `context`: tokens of
+    `cuda:N`; the target's may be several with commas between, over which it is split (tensor parallelism). `dtype`: "bfloat16" or "float32", None for the fastest exact one of the devices. `context`: tokens of
     prompt and answer to make room for, at most what the models allow. Blocks until both models are loaded. Raises
     ModelError or ValueError with one line for the user.
     """
@@ -63,14 +64,14 @@ class SaguaroSSD:
         self.tokenizer = load_tokenizer(target_source)
         check_pair_agrees(target_source, draft_source, self.tokenizer)
         self.eos = eos_ids(target_source, self.tokenizer)
-        dtype = dtype or common_dtype(target_device, draft_device)
+        dtype = dtype or common_dtype(*split(target_device), draft_device)
         if dtype not in ("bfloat16", "float32", "float16"):
             raise ValueError(f"unknown dtype {dtype!r}; use bfloat16, float16 or float32")
         self._placement_notice = placements[2]
         self._hardware = hardware()
         self._names = itertools.count(1)
-        self._runs: queue.Queue[tuple[Run, Perform, RunStarted, list[str]] | None] = queue.Queue()
-        self._active: Run | None = None
+        self._runs: queue.Queue[tuple[list[Run], Perform, list[RunStarted], list[str]] | None] = queue.Queue()
+        self._active: list[Run] = []
         self._key = secrets.token_hex(32)
         self._lock = threading.Lock()
         self._closed = False
@@ -110,36 +111,72 @@ class SaguaroSSD:
     ) -> Run:
         """Queue a run and return it at once; iterate it for events.
 
-        `prompt`: one user message, or a chat `[{"role": ..., "content": ...}]`. `method`: "ar", "sd", "ssd", or the
+        `prompt`: one user message, or a chat `[{"role": ..., "content": ...}]`. `method`: one of `METHODS`, or the
         baselines "hf-ar" and "hf-assisted" (transformers' own generate). `stop`: strings that end the text before
         them. `reuse`: how many tokens of an earlier turn's keys and values may be kept (None: all that match, 0: none).
         `settings`: `k`, `fan_out`, `temperature`, `seed`, `max_new_tokens` and the other arguments of
         `settings.make_settings`. Raises PromptError (empty, or longer than the context) and ValueError (settings).
         """
+        batch = self._submit([prompt], method, stop, reuse, [settings])
+        return batch.runs[0]
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str | list[dict[str, str]]],
+        method: str = "ssd",
+        *,
+        stop: Sequence[str] | str = (),
+        reuse: int | None = None,
+        **settings,
+    ) -> Batch:
+        """Queue one run over several prompts, decoded together, and return it at once.
+
+        As `generate`; each of `temperature`, `top_k`, `top_p`, `seed` and `max_new_tokens` is one value for all
+        prompts or a list of one a prompt. A sequence that has ended leaves the batch. What a sequence of the batch
+        says is what it says alone, if the engine is `exact` and verification is greedy or coupled. Raises PromptError
+        and ValueError as `generate` does.
+        """
+        if not prompts:
+            raise ValueError("a batch needs at least one prompt")
+        return self._submit(list(prompts), method, stop, reuse, settings_of_rows(len(prompts), settings))
+
+    def _submit(self, prompts, method, stop, reuse, settings: list[dict]) -> Batch:
         if self._closed:
             raise RuntimeError("the engine is closed")
         baseline = method if method.startswith("hf-") else None
-        if baseline not in (None, "hf-ar", "hf-assisted"):
-            raise ValueError(f"unknown method {method!r}; choose one of ar, sd, ssd, hf-ar, hf-assisted")
-        chosen = make_settings("ar" if baseline else method, **settings)
-        ids, notice = encode_prompt(self.tokenizer, prompt)
-        context = self.info["context"]
-        if len(ids) >= context:
-            raise PromptError(f"the prompt has {len(ids)} tokens; the context holds {context}, the answer included")
+        if baseline not in (None, *BASELINES):
+            raise ValueError(f"unknown method {method!r}; choose one of {', '.join((*METHODS, *BASELINES))}")
+        if baseline and len(prompts) > 1:
+            raise ValueError(f"{method} runs one prompt at a time")
+        if baseline and len(split(self.info["target_device"])) > 1:
+            raise ValueError(f"{method} does not run on a target that is split over several devices")
+        chosen = [make_settings("ar" if baseline else method, **each) for each in settings]
+        encoded = [encode_prompt(self.tokenizer, prompt) for prompt in prompts]
+        for ids, _ in encoded:
+            if len(ids) >= self.info["context"]:
+                raise PromptError(
+                    f"the prompt has {len(ids)} tokens; the context holds {self.info['context']}, the answer included"
+                )
         stop = (stop,) if isinstance(stop, str) else tuple(stop)
-        run = Run(f"run-{next(self._names)}", self.tokenizer, stop, len(ids), self._cancel)
-        started = RunStarted(
-            run=run.name,
-            models={"target": self.info["target"], "draft": self.info["draft"]},
-            settings=chosen.to_dict() | {"method": method, "prompt_tokens": len(ids), "stop": list(stop)},
-            hardware=self._hardware | {name: self.info[name] for name in HARDWARE_INFO},
-            prompt=prompt if isinstance(prompt, str) else prompt[-1]["content"],
-            exact=self.info["exact"],
-        )
-        notices = [text for text in (notice, self._placement_notice) if text]
-        perform = Perform(run.name, 0.0, tuple(ids), chosen, self.eos, reuse, baseline)
-        self._runs.put((run, perform, started, notices))
-        return run
+        name = f"run-{next(self._names)}"
+        runs, started = [], []
+        for seq, (prompt, (ids, _), each) in enumerate(zip(prompts, encoded, chosen, strict=True)):
+            runs.append(Run(name, self.tokenizer, stop, len(ids), self._cancel, seq))
+            started.append(
+                RunStarted(
+                    run=name,
+                    seq=seq,
+                    models={"target": self.info["target"], "draft": self.info["draft"]},
+                    settings=each.to_dict() | {"method": method, "prompt_tokens": len(ids), "stop": list(stop)},
+                    hardware=self._hardware | {name: self.info[name] for name in HARDWARE_INFO},
+                    prompt=prompt if isinstance(prompt, str) else prompt[-1]["content"],
+                    exact=self.info["exact"],
+                )
+            )
+        notices = [text for text in (encoded[0][1], self._placement_notice) if text]
+        perform = Perform(name, 0.0, tuple(tuple(ids) for ids, _ in encoded), tuple(chosen), self.eos, reuse, baseline)
+        self._runs.put((runs, perform, started, notices))
+        return Batch(runs)
 
     def close(self) -> None:
         """End both workers. Runs that have not ended end as cancelled."""
@@ -170,38 +207,41 @@ class SaguaroSSD:
 
     def _serve(self) -> None:
         while (item := self._runs.get()) is not None:
-            run, perform, started, notices = item
-            run.begin(started, notices)
-            reason, error = "cancelled", ""
-            if not (run.cancelled or self._closed):
+            runs, perform, started, notices = item
+            for run, event in zip(runs, started, strict=True):
+                run.begin(event, notices)
+            reasons, error = ["cancelled"] * len(runs), ""
+            if not (self._closed or all(run.cancelled for run in runs)):
                 try:
                     self._revive()
-                    reason, error = self._perform(run, replace(perform, start=run.start))
-                except Exception as problem:  # whatever it is, the run must end and the next one work
-                    reason, error = "error", str(problem) or type(problem).__name__
+                    reasons, error = self._perform(runs, replace(perform, start=runs[0].start))
+                except Exception as problem:  # whatever it is, the runs must end and the next one work
+                    reasons, error = [], str(problem) or type(problem).__name__
                     self._target.kill()
             with self._lock:
-                self._active = None
-            run.finish(*(("cancelled",) if self._closed else (reason, error)))
+                self._active = []
+            for run, reason in zip(runs, reasons or ["error"] * len(runs), strict=True):
+                run.finish(*(("cancelled",) if self._closed else (reason, error)))
             self._revive_quietly()
 
-    def _perform(self, run: Run, perform: Perform) -> tuple[str, str]:
-        """Send the run to the workers and gather their events: `(reason, error)`."""
+    def _perform(self, runs: list[Run], perform: Perform) -> tuple[list[str], str]:
+        """Send the runs to the workers and gather their events: `(reason of each, error)`, no reasons on an error."""
         with self._lock:
-            self._active = run
+            self._active = runs
         self._target.send(perform)
-        if run.cancelled:  # between the check before and this moment
-            self._target.send(Cancel(run.name))
-        waiting = {self._target} | ({self._draft} if perform.settings.speculates else set())
-        reason, error = "error", "The target worker stopped. It is started again for the next run."
+        for run in runs:
+            if run.cancelled:  # between the check before and this moment
+                self._target.send(Cancel(run.name, run.seq))
+        waiting = {self._target} | ({self._draft} if perform.settings[0].speculates else set())
+        reasons, error = [], "The target worker stopped. It is started again for the next run."
         asked_to_end = None  # since when the workers that are waited for should be done
         while waiting:
-            if asked_to_end is None and (run.cancelled or self._target not in waiting):
+            if asked_to_end is None and (self._target not in waiting or all(run.cancelled for run in runs)):
                 asked_to_end = time.monotonic()
             if asked_to_end is not None and time.monotonic() - asked_to_end > END_SECONDS:
                 for worker in waiting:  # it hangs
                     worker.kill()
-                return reason, error
+                return reasons, error
             for connection in wait([worker.connection for worker in waiting], timeout=1.0):
                 worker = self._target if connection is self._target.connection else self._draft
                 message = worker.receive()
@@ -212,11 +252,11 @@ class SaguaroSSD:
                 if message is None:  # it died
                     waiting.discard(worker)
                     if worker is self._target:
-                        return reason, error
+                        return reasons, error
                 elif isinstance(message, Done):
                     waiting.discard(worker)
                     if worker is self._target:
-                        reason, error = message.reason, message.error
+                        reasons, error = [] if message.error else list(message.reasons), message.error
                         if error:  # its device may be in no state to go on
                             self._target.kill()
                         if message.lost_draft:
@@ -224,13 +264,13 @@ class SaguaroSSD:
                             waiting.clear()
                 else:
                     for event in message:
-                        run.receive(event)
-        return reason, error
+                        runs[event.seq].receive(event)
+        return reasons, error
 
     def _cancel(self, run: Run) -> None:
         with self._lock:
-            if self._active is run:
-                self._target.send(Cancel(run.name))
+            if run in self._active:
+                self._target.send(Cancel(run.name, run.seq))
 
     def _revive(self) -> None:
         """Start workers that are not alive. A draft connects to its target, so a new target needs a new draft."""

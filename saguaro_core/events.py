@@ -123,7 +123,7 @@ class Lookup(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Fallback(Event):
-    """A miss was answered by `strategy` (a `FallbackStrategy` value), for the reason `why`."""
+    """A miss was answered by `strategy` (a `FallbackStrategy` value, the one really used); `why` it was a miss."""
 
     kind: ClassVar[str] = "fallback"
     strategy: str

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .drafting import Outcome
 from .settings import Settings
 
 
@@ -49,12 +50,13 @@ class Failed:
 
 @dataclass(frozen=True)
 class Perform:
-    """One run. `start`: its zero on the monotonic clock. `reuse`: see `Trunk.prefill`."""
+    """One run over one or more sequences, with settings each. `start`: its zero on the monotonic clock. `reuse`: see
+    `Trunk.prefill`."""
 
     run: str
     start: float
-    prompt: tuple[int, ...]
-    settings: Settings
+    prompts: tuple[tuple[int, ...], ...]
+    settings: tuple[Settings, ...]
     eos: frozenset[int]
     reuse: int | None
     baseline: str | None = None  # "hf-ar" or "hf-assisted": transformers' own generate instead of our loop
@@ -62,15 +64,19 @@ class Perform:
 
 @dataclass(frozen=True)
 class Cancel:
+    """End this sequence of a run."""
+
     run: str
+    seq: int
 
 
 @dataclass(frozen=True)
 class Done:
-    """This worker has shipped its last event of the run. `lost_draft`: the target gave the draft up."""
+    """This worker has shipped its last event of the run. `reasons`: why each sequence ended (target only).
+    `lost_draft`: the target gave the draft up."""
 
     run: str
-    reason: str = ""
+    reasons: tuple[str, ...] = ()
     error: str = ""
     lost_draft: bool = False
 
@@ -79,26 +85,27 @@ class Done:
 class Begin:
     run: str
     start: float
-    prompt: tuple[int, ...]
-    settings: Settings
+    prompts: tuple[tuple[int, ...], ...]
+    settings: tuple[Settings, ...]
     reuse: int | None
 
 
 @dataclass(frozen=True)
 class Speculate:
-    k: int
-    bonus: int
+    """`sent`: when, on `time.perf_counter` (one clock for all processes of a machine)."""
+
+    outcomes: tuple[Outcome, ...]
     round: int
-    limit: int
+    sent: float
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The distributions that the tokens were drawn from, where verification needs them, are the first `rows` rows of
-    the newest `room` that a reply brought, float32 [.., H], memory that both processes see."""
+    """A speculation for each outcome: its tokens, and how many rows of distributions come with them (none where
+    verification needs none). The rows stand one behind the other in the newest `room` that a reply brought, float32
+    [.., H], memory that both processes see."""
 
-    tokens: tuple[int, ...]
-    rows: int = 0
+    speculations: tuple[tuple[tuple[int, ...], int], ...]
     room: Tensor | None = None
 
 

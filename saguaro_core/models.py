@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import get_layer_types_and_kwargs
+from transformers.distributed import DistributedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from .embedded import (
@@ -121,6 +122,20 @@ def check_supported(config: PretrainedConfig) -> None:
         raise ModelError(f"{config.model_type} models are not supported: {reason}")
 
 
+def check_divides(source: Source, ranks: int) -> None:
+    """Raise ModelError if the heads of this model cannot be shared out among so many devices."""
+    text = load_config(source).get_text_config(decoder=True)
+    heads = text.num_attention_heads
+    keys = getattr(text, "num_key_value_heads", None) or heads
+    if heads % ranks or keys % ranks:
+        raise ModelError(
+            f"{source.name} has {heads} attention heads and {keys} of keys and values, "
+            f"which {ranks} devices cannot share evenly"
+        )
+    if not getattr(load_config(source), "base_model_tp_plan", None):
+        raise ModelError(f"transformers has no tensor-parallel plan for {text.model_type} models")
+
+
 def _unsupported_reason(config: PretrainedConfig) -> str | None:
     if config.is_encoder_decoder:
         return "they are encoder-decoder models"
@@ -191,16 +206,21 @@ def common_dtype(*devices: str) -> str:
 # -- loading ----------------------------------------------------------------------------------------------------------
 
 
-def load_target(source: Source, device: str | torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """The model in eval mode on `device`, without gradients. Raises ModelError."""
+def load_target(
+    source: Source, device: str | torch.device, dtype: torch.dtype, distributed: DistributedConfig | None = None
+) -> PreTrainedModel:
+    """The model in eval mode on `device`, without gradients; `distributed`: this process's share of it. Raises
+    ModelError."""
     config = load_config(source)
     check_supported(config)
     if uses_target_embeddings(config):
         raise ModelError(f"{source.name} is a draft that borrows its target's embeddings; it cannot run alone")
-    quantised = {"quantization_config": GgufConfig(dequantize=True)} if source.gguf_file else {}
+    options = {"quantization_config": GgufConfig(dequantize=True)} if source.gguf_file else {}
+    if distributed is not None:
+        options["distributed_config"] = distributed
     with _errors_as_one_line(source), quiet_loading():
         model, info = AutoModelForCausalLM.from_pretrained(
-            source.path, dtype=dtype, output_loading_info=True, **source.gguf, **quantised
+            source.path, dtype=dtype, output_loading_info=True, **source.gguf, **options
         )
         _check_complete(source, info)
         return _frozen(model, device)
@@ -280,14 +300,14 @@ def _model_from_tensors(
     head is tied to the embedding, so that transformers neither misses nor invents one."""
     config = copy.deepcopy(config)
     config.tie_word_embeddings = True
-    name, _ = _embedding_names(config)
+    name, _ = embedding_names(config)
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return model.from_pretrained(
         None, config=config, state_dict={**tensors, name: embedding}, dtype=dtype, output_loading_info=True
     )
 
 
-def _embedding_names(config: PretrainedConfig) -> tuple[str, str]:
+def embedding_names(config: PretrainedConfig) -> tuple[str, str]:
     """Names of the input and the output embedding's weights in a checkpoint; the same name where they are tied."""
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(config)
@@ -300,7 +320,7 @@ def _target_embeddings(source: Source, dtype: torch.dtype) -> tuple[torch.Tensor
     """The target's input and output embeddings [vocabulary, hidden], reading no other tensor where possible."""
     if source.gguf_file is None:
         with _errors_as_one_line(source):
-            found = _read_tensors(Path(source.path), _embedding_names(load_config(source)))
+            found = _read_tensors(Path(source.path), embedding_names(load_config(source)))
         if found is not None:
             return found
     target = load_target(source, "cpu", dtype)

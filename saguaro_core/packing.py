@@ -35,10 +35,16 @@ def pack(model: nn.Module) -> int:
     packed = 0
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16 and child.weight.device.type == "cpu":
+            if type(child) is nn.Linear and _packable(child):
                 setattr(module, name, PackedLinear(child))
                 packed += 1
     return packed
+
+
+def _packable(linear: nn.Linear) -> bool:
+    """Not a layer that does more than multiply: one rank's share of a layer has hooks that bring the parts together."""
+    hooked = linear._forward_hooks or linear._forward_pre_hooks or type(linear.weight.data) is not Tensor
+    return linear.weight.dtype == torch.bfloat16 and linear.weight.device.type == "cpu" and not hooked
 
 
 def can_pack() -> bool:

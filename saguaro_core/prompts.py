@@ -1,10 +1,17 @@
-"""Prompt files: JSON lines `{"question_id", "category", "turns": [...]}` (as in Spec-Bench) or `{"prompt": ...}`."""
+"""Prompt files: JSON lines `{"question_id", "category", "turns": [...]}` (as in Spec-Bench) or `{"prompt": ...}`.
+
+Four sets come along, in `assets/prompts`: TASKS.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+FOLDER = Path(__file__).parent.parent / "assets" / "prompts"
+TASKS = ("math", "code", "chat", "summarization")
 
 
 @dataclass(frozen=True)
@@ -12,6 +19,16 @@ class Prompt:
     name: str
     category: str
     turns: tuple[str, ...]
+
+
+def load_tasks(names: Sequence[str], limit: int | None = None) -> list[Prompt]:
+    """The prompts of these tasks, "all" for every one; with `limit`, that many of each. Raises ValueError for an
+    unknown task."""
+    for name in names:
+        if name not in (*TASKS, "all"):
+            raise ValueError(f"unknown task {name!r}; choose from {', '.join(TASKS)}, or all")
+    chosen = [task for task in TASKS if task in names or "all" in names]
+    return [prompt for task in chosen for prompt in load_prompts(FOLDER / f"{task}.jsonl", limit)]
 
 
 def load_prompts(path: str | Path, limit: int | None = None) -> list[Prompt]:

@@ -16,16 +16,19 @@ class Recorder:
 
     def __init__(self, run: str, start: float, ship: Callable[[list[Event]], None]):
         self.run, self.start, self.round = run, start, 0
+        self.watch: Callable[[Event], None] = lambda event: None  # sees each event as it is recorded
         self._ship, self._events, self._shipped = ship, [], 0.0
 
     def now(self) -> float:
         """Seconds since the run started."""
         return time.perf_counter() - self.start
 
-    def add(self, kind: type[Event], t0: float | None = None, **fields) -> float:
-        """Record what began at `t0` and ends now (an instant where `t0` is None). Returns now."""
-        t1 = self.now()
-        self._events.append(kind(run=self.run, round=self.round, t0=t1 if t0 is None else t0, t1=t1, **fields))
+    def add(self, kind: type[Event], t0: float | None = None, t1: float | None = None, **fields) -> float:
+        """Record what began at `t0` (None: an instant) and ended at `t1` (None: now). Returns its end."""
+        t1 = self.now() if t1 is None else t1
+        event = kind(run=self.run, round=self.round, t0=t1 if t0 is None else t0, t1=t1, **fields)
+        self._events.append(event)
+        self.watch(event)
         return t1
 
     def flush(self, force: bool = False) -> None:

@@ -22,9 +22,15 @@ class Run:
     """
 
     def __init__(
-        self, name: str, tokenizer, stop: tuple[str, ...], prompt_tokens: int, on_cancel: Callable[[Run], None]
+        self,
+        name: str,
+        tokenizer,
+        stop: tuple[str, ...],
+        prompt_tokens: int,
+        on_cancel: Callable[[Run], None],
+        seq: int = 0,
     ):
-        self.name, self.prompt_tokens = name, prompt_tokens
+        self.name, self.seq, self.prompt_tokens = name, seq, prompt_tokens
         self.start = 0.0  # set when the run leaves the queue
         self.events: list[Event] = []
         self.ids: list[int] = []
@@ -92,7 +98,7 @@ class Run:
         self.start = time.perf_counter()
         self._put(started)
         for text in notices:
-            self._put(Notice(run=self.name, text=text))
+            self._put(Notice(run=self.name, seq=self.seq, text=text))
 
     def receive(self, event: Event) -> None:
         """Take an event from a worker. What comes after a stop string is dropped."""
@@ -125,6 +131,7 @@ class Run:
         self._put(
             RunFinished(
                 run=self.name,
+                seq=self.seq,
                 round=last_round,
                 t0=now,
                 t1=now,
@@ -156,6 +163,35 @@ class Run:
         if isinstance(event, RunFinished):
             self._finished.set()
         self._queue.put(event)
+
+
+class Batch:
+    """The runs of one batch, in the order of its prompts. Made by `SaguaroSSD.generate_batch`.
+
+    All are queued, decoded and ended together; each can be read, or stopped, alone. What a device did for several of
+    them at once (drafting steps, trees) stands among the events of the first."""
+
+    def __init__(self, runs: Sequence[Run]):
+        self.runs = list(runs)
+
+    def wait(self) -> Batch:
+        """Block until all have ended."""
+        for run in self.runs:
+            run.wait()
+        return self
+
+    def cancel(self) -> None:
+        for run in self.runs:
+            run.cancel()
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for run in self.runs for event in run.events]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """`summary.summarise` over all runs."""
+        return summarise(self.events)
 
 
 def _named(event: Event) -> Iterator[int]:

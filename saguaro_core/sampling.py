@@ -52,17 +52,17 @@ class Stream:
 
 
 class Streams:
-    """The streams of a run, keyed by what they draw for, so that no two roles share randomness and a branch that is
-    never looked up cannot shift the draws of another (ssd-algorithm note, 6.2)."""
+    """The streams of one sequence, keyed by what they draw for, so that no two roles share randomness and a branch
+    that is never looked up cannot shift the draws of another (ssd-algorithm note, 6.2)."""
 
     def __init__(self, seed: int):
         self._seed = seed % 2**64
 
-    def target(self, seq: int, round: int) -> Stream:
-        return Stream(self._seed, 1, seq, round)
+    def target(self, round: int) -> Stream:
+        return Stream(self._seed, 1, round)
 
-    def just_in_time(self, seq: int, round: int) -> Stream:
-        return Stream(self._seed, 2, seq, round)
+    def just_in_time(self, round: int) -> Stream:
+        return Stream(self._seed, 2, round)
 
-    def branch(self, seq: int, round: int, fork: int, candidate: int) -> Stream:
-        return Stream(self._seed, 3, seq, round, fork + 1, candidate)
+    def branch(self, round: int, fork: int, candidate: int) -> Stream:
+        return Stream(self._seed, 3, round, fork + 1, candidate)

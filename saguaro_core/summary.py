@@ -1,10 +1,11 @@
 """The numbers of a run, computed from its events alone.
 
 Definitions (architecture note, section 3): TTFT is the time from the start to the first token. Decode tok/s counts
-the tokens after the first over the time from the first to the last. Acceptance is accepted over *tested*: a drafted
-token behind a rejected one was never tested. Hit rate is hits over lookups after the first round. The overhead of a
-round is its period (verification start to verification start) minus the longer of the verification and what the draft
-did beside it, minus the drafting just in time that the next round waited for.
+the tokens after the first over the time from the first to the last (in a batch: from when every sequence has its
+first). Acceptance is accepted over *tested*: a drafted token behind a rejected one was never tested. Hit rate is hits
+over lookups after the first round. The overhead of a round is its period (verification start to verification start)
+minus the longer of the verification and what the draft did beside it, minus the drafting just in time that the next
+round waited for.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
     events = list(events)
     tokens = [e for e in events if isinstance(e, Tokens) and e.ids]
     verifies = [e for e in events if isinstance(e, Verify)]
-    lookups = {e.round: e for e in events if isinstance(e, Lookup)}
-    count = sum(len(e.ids) for e in tokens)
-    first, last = (tokens[0], tokens[-1]) if tokens else (None, None)
-    decode_s = last.t1 - first.t1 if first else 0.0
-    emitted = {e.round: len(e.ids) for e in tokens if e.round > 0}
-    hits = [n for round, n in emitted.items() if round in lookups and lookups[round].hit]
-    misses = [n for round, n in emitted.items() if round in lookups and not lookups[round].hit]
-    later = [e for round, e in lookups.items() if round > 1]
+    lookups = {(e.seq, e.round): e for e in events if isinstance(e, Lookup)}
+    firsts = [e.t1 for e in tokens if e.round == 0]
+    start, end = max(firsts, default=0.0), max((e.t1 for e in tokens), default=0.0)
+    decode_s = end - start
+    emitted = {(e.seq, e.round): len(e.ids) for e in tokens if e.round > 0}
+    hits = [n for key, n in emitted.items() if key in lookups and lookups[key].hit]
+    misses = [n for key, n in emitted.items() if key in lookups and not lookups[key].hit]
+    later = [e for e in lookups.values() if e.round > 1]
     tested, accepted = _acceptance(verifies)
-    window = (first.t1, last.t1) if decode_s > 0 else None
-    periods, overheads = _rounds(events, verifies, lookups)
+    window = (start, end) if decode_s > 0 else None
+    periods, overheads, prepare, backup = _rounds(events, verifies, lookups)
     return {
-        "ttft_s": first.t1 if first else None,
-        "decode_tok_s": (count - len(first.ids)) / decode_s if decode_s > 0 else None,
+        "ttft_s": min(firsts, default=None),
+        "decode_tok_s": sum(emitted.values()) / decode_s if decode_s > 0 else None,
         "decode_s": decode_s or None,
-        "tokens": count,
-        "rounds": len(verifies),
+        "sequences": len({e.seq for e in tokens}),
+        "tok_s_per_sequence": _median(_speeds(tokens)),
+        "tokens": sum(len(e.ids) for e in tokens),
+        "rounds": len({e.round for e in verifies}),
         "tokens_per_round": _mean(list(emitted.values())),
         "tokens_per_round_hit": _mean(hits),
         "tokens_per_round_miss": _mean(misses),
@@ -63,6 +66,8 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
         "period_miss_ms": _median([p for p, hit in periods if not hit]),
         "period_over_work_hit": _median([r for r in overheads["ratio_hit"]]),
         "overhead_ms": _median(overheads["ms"]),
+        "prepare_ms": _median(prepare),
+        "backup_ms": _median(backup),
     }
 
 
@@ -86,29 +91,46 @@ def _ranks(lookups: Sequence[Lookup]) -> dict[str, int]:
 
 
 def _rounds(events, verifies, lookups):
-    """Periods of the rounds `[(ms, hit)]` and their overheads in ms; `hit` tells how the round's speculation came."""
+    """Periods of the rounds `[(ms, hit)]` and their overheads in ms; `hit`: all of the round's speculations were
+    foreseen. Then what the draft did beside each verification, and before one whose speculation was not foreseen."""
     beside, just_in_time = defaultdict(float), defaultdict(float)
     for e in events:
         if isinstance(e, (Glue, TreeStep)):
             beside[e.round] += e.t1 - e.t0
         elif isinstance(e, DraftStep):
             just_in_time[e.round] += e.t1 - e.t0
+    missed = {e.round for e in lookups.values() if not e.hit}
+    known = {e.round for e in lookups.values()}
+    rounds = list({e.round: e for e in verifies}.values())
     periods, overheads = [], {"ms": [], "ratio_hit": []}
-    for this, following in zip(verifies, verifies[1:]):
+    for this, following in zip(rounds, rounds[1:]):
         period = following.t0 - this.t0
         work = max(this.t1 - this.t0, beside[this.round])
-        lookup = lookups.get(following.round)
-        hit = lookup is not None and lookup.hit
+        hit = following.round in known and following.round not in missed
         periods.append((period * 1e3, hit))
         overheads["ms"].append((period - work - just_in_time[following.round]) * 1e3)
         if hit:
             overheads["ratio_hit"].append(period / work)
-    return periods, overheads
+    prepare = [seconds * 1e3 for round, seconds in beside.items() if round > 0]
+    backup = [s * 1e3 for round, s in just_in_time.items() if round in missed or round not in known]
+    return periods, overheads, prepare, backup
+
+
+def _speeds(tokens: Sequence[Tokens]) -> list[float]:
+    """Decode tok/s of each sequence, as its reader sees it."""
+    times: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for e in tokens:
+        times[e.seq].append((e.t1, len(e.ids)))
+    return [
+        sum(count for _, count in of[1:]) / (of[-1][0] - of[0][0])
+        for of in times.values()
+        if len(of) > 1 and of[-1][0] > of[0][0]
+    ]
 
 
 def _spans(events, window, kinds) -> list[tuple[float, float]]:
     start, end = window
-    spans = [(max(e.t0, start), min(e.t1, end)) for e in events if isinstance(e, kinds)]
+    spans = {(max(e.t0, start), min(e.t1, end)) for e in events if isinstance(e, kinds)}
     return sorted(span for span in spans if span[0] < span[1])
 
 

@@ -15,18 +15,19 @@ from multiprocessing.connection import Connection, Listener
 import torch
 
 from .baselines import Stock, generate
-from .decoding import decode
-from .drafting import Speculation
+from .devices import split
+from .decoding import TargetSequence, decode
+from .drafting import Outcome, Speculation
 from .events import DRAFT_LOST, Notice, Transfer
-from .messages import Begin, Done, End, Listening, Load, Perform, Ready, Speculate
+from .messages import Begin, Done, End, Listening, Load, Perform, Ready, Reply, Speculate
 from .models import load_target
-from .probe import MIN_ROWS, probe_exact_rows
+from .exact_rows import MIN_ROWS, probe_exact_rows
 from .recorder import Recorder
 from .rules import make_rule
 from .sampling import Streams
 from .transfer import path_between, pin, transfer
 from .transformers_model import TransformersModel
-from .trunk import Trunk
+from .trunk import Trunk, provide
 from .worker import Inbox
 
 DRAFT_SECONDS = 10.0  # a draft that is silent for so long is given up
@@ -59,39 +60,45 @@ class RemoteDraft:
         if draft is None:
             self._give_up("The draft is not running")
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompts: Sequence[Sequence[int]]) -> None:
         p = self._perform
-        self._send(Begin(p.run, p.start, p.prompt, p.settings, p.reuse))
+        self._send(Begin(p.run, p.start, p.prompts, p.settings, p.reuse))
 
-    def speculate(self, k: int, bonus: int, round: int, limit: int) -> Speculation:
-        self._send(Speculate(k, bonus, round, limit))
-        if self.lost:
-            return Speculation()
+    def speculate(self, outcomes: Sequence[Outcome], round: int) -> list[Speculation]:
+        self._send(Speculate(tuple(outcomes), round, time.perf_counter()))
+        reply = None if self.lost else self._reply(round)
+        if reply is None:
+            return [Speculation()] * len(outcomes)
+        q = self._arrived(reply)
+        at, speculations = 0, []
+        for tokens, rows in reply.speculations:
+            speculations.append(Speculation(tokens, q[at : at + rows] if rows else None))
+            at += rows
+        return speculations
+
+    def _reply(self, round: int) -> Reply | None:
+        """The draft's answer; None where there will be none."""
         try:
             seconds = DRAFT_SECONDS if round > 1 else PREFILL_SECONDS
             deadline = time.monotonic() + seconds
             while not self._draft.connection.poll(0.25):
                 if self._cancelled():
-                    self._give_up("The draft had not answered when the run was stopped")
-                    return Speculation()
+                    return self._give_up("The draft had not answered when the run was stopped")
                 if time.monotonic() > deadline:
-                    self._give_up(f"The draft did not answer for {seconds:.0f} seconds")
-                    return Speculation()
-            reply = self._draft.connection.recv()
+                    return self._give_up(f"The draft did not answer for {seconds:.0f} seconds")
+            return self._draft.connection.recv()
         except (EOFError, OSError):
-            self._give_up("The draft stopped")
-            return Speculation()
+            return self._give_up("The draft stopped")
+
+    def _arrived(self, reply: Reply) -> torch.Tensor | None:
+        """The draft's distributions on this device; on a CPU they are read where the draft wrote them."""
         if reply.room is not None:
             self._draft.room = reply.room
             if self.ids.is_cuda:
                 pin(reply.room)
-        return Speculation(reply.tokens, self._arrived(reply.rows) if reply.rows else None)
-
-    def _arrived(self, rows: int) -> torch.Tensor:
-        """The draft's distributions on this device; on a CPU they are read where the draft wrote them."""
-        room = self._draft.room
-        if room.device == self.ids.device:
-            return room[:rows]
+        rows, room = sum(rows for _, rows in reply.speculations), self._draft.room
+        if not rows or room.device == self.ids.device:
+            return room
         t0 = self._record.now()
         here = torch.empty(rows, room.shape[1], device=self.ids.device)
         moved = transfer(room[:rows], here)
@@ -121,9 +128,8 @@ class TargetWorker:
         self._load: Load = inbox.get()
         self._draft: Draft | None = None
         self._listen()
-        model = load_target(self._load.target, self._load.device, getattr(torch, self._load.dtype))
-        self._model = TransformersModel(model, context=self._load.context)
-        self._trunk = Trunk(self._model)
+        self._model = make_model(self._load)
+        self._trunks = [Trunk(self._model)]
         self._stock = Stock(self._load)
         exact_rows = probe_exact_rows(self._model)
         self._min_rows = exact_rows or MIN_ROWS[-1]
@@ -140,7 +146,7 @@ class TargetWorker:
             while True:
                 try:
                     connection = listener.accept()
-                    ids = torch.from_numpy(connection.recv()).to(self._load.device)
+                    ids = torch.from_numpy(connection.recv()).to(split(self._load.device)[0])
                     self._draft = Draft(connection, ids)
                     connection.send("welcome")
                 except Exception:
@@ -153,32 +159,35 @@ class TargetWorker:
         while True:
             perform: Perform = self._inbox.get()
             record = Recorder(perform.run, perform.start, self._main.send)
-            lost, reason, error = False, "error", ""
+            lost, reasons, error = False, (), ""
             try:
                 if perform.baseline:
-                    reason = generate(self._stock, perform, record, partial(self._inbox.cancelled, perform.run))
+                    cancelled = partial(self._inbox.cancelled, perform.run, 0)
+                    reasons = (generate(self._stock, perform, record, cancelled),)
                 else:
-                    reason, lost = self._decode(perform, record)
+                    reasons, lost = self._decode(perform, record)
             except Exception as problem:
                 traceback.print_exc()
                 error = f"the target worker failed: {type(problem).__name__}: {problem}".splitlines()[0]
-                self._trunk.keep(0)
+                self._forget()
             record.flush(force=True)
-            self._main.send(Done(perform.run, reason, error, lost))
+            self._main.send(Done(perform.run, reasons, error, lost))
 
-    def _decode(self, perform: Perform, record: Recorder) -> tuple[str, bool]:
-        settings = perform.settings
+    def _decode(self, perform: Perform, record: Recorder) -> tuple[tuple[str, ...], bool]:
+        settings = perform.settings[0]
         cancelled = partial(self._inbox.cancelled, perform.run)
         speculator = None
         if settings.speculates:
-            speculator = RemoteDraft(self._draft, perform, record, cancelled)
+            every = range(len(perform.prompts))
+            speculator = RemoteDraft(self._draft, perform, record, lambda: all(map(cancelled, every)))
+        provide(self._trunks, self._model, len(perform.prompts))
+        sequences = [
+            TargetSequence(prompt, trunk, make_rule(each, self._model.ids), Streams(each.seed), each.max_new_tokens)
+            for prompt, trunk, each in zip(perform.prompts, self._trunks, perform.settings, strict=False)
+        ]
         try:
-            reason = decode(
-                perform.prompt,
-                self._trunk,
-                make_rule(settings, self._model.ids),
-                settings,
-                Streams(settings.seed),
+            reasons = decode(
+                sequences,
                 record,
                 speculator=speculator,
                 reuse=perform.reuse,
@@ -192,8 +201,20 @@ class TargetWorker:
                 if speculator.lost:
                     self._draft = None
             if not settings.padded:
-                self._trunk.keep(0)  # these keys and values are not the ones other methods would have made
-        return reason, bool(speculator and speculator.lost)
+                self._forget()  # these keys and values are not the ones other methods would have made
+        return tuple(reasons), bool(speculator and speculator.lost)
+
+    def _forget(self) -> None:
+        for trunk in self._trunks:
+            trunk.keep(0)
+
+
+def make_model(load: Load) -> TransformersModel:
+    if len(split(load.device)) > 1:
+        from .tensor_parallel import SplitModel
+
+        return SplitModel(load)
+    return TransformersModel(load_target(load.target, load.device, getattr(torch, load.dtype)), context=load.context)
 
 
 def serve(main: Connection, inbox: Inbox) -> None:

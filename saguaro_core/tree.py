@@ -19,7 +19,7 @@ class Tree:
     `steps`: how many steps the tree may grow."""
 
     def __init__(self, trunk: Trunk, forks: Sequence[int], steps: int):
-        self._model, self._start, self._forks, self._width = trunk.model, len(trunk), list(forks), len(forks)
+        self._seq, self._start, self._forks, self._width = trunk.seq, len(trunk), list(forks), len(forks)
         device = trunk.model.ids.device
         sees_trunk = torch.arange(self._start, device=device) < torch.tensor(self._forks, device=device)[:, None]
         own_column = torch.eye(self._width, dtype=torch.bool, device=device).repeat(1, steps)
@@ -29,9 +29,9 @@ class Tree:
         """Positions of the tokens fed at step `depth`; the tokens drafted there stand one further."""
         return [self._forks[m] + depth for m in rows]
 
-    def step(self, tokens: Sequence[int], rows: Sequence[int], depth: int) -> Tensor:
-        """Feed adjacent branches `rows`, which hold `depth` drafted tokens each, their newest token: logits
-        [len(rows), H] for their next ones."""
+    def rows(self, tokens: Sequence[int], rows: Sequence[int], depth: int) -> Rows:
+        """What to feed the model: adjacent branches `rows`, which hold `depth` drafted tokens each, and their newest
+        token. Its logits [len(rows), H] are for their next ones."""
         slot = self._start + depth * self._width + rows[0]
         visible = self._visible[rows[0] : rows[-1] + 1, : slot + len(rows)]
-        return self._model.forward([Rows(tokens, self.positions(rows, depth), slot, visible)])[0]
+        return Rows(tokens, self.positions(rows, depth), slot, visible, seq=self._seq)

@@ -77,6 +77,14 @@ class Trunk:
         return logits, reused
 
 
+def provide(trunks: list[Trunk], model: Model, sequences: int) -> None:
+    """Make `trunks` of `model` as many as `sequences`, or leave them. They are empty where room had to be made."""
+    if model.reserve(sequences):
+        for trunk in trunks:
+            trunk.keep(0)
+    trunks += [Trunk(model, seq) for seq in range(len(trunks), sequences)]
+
+
 def extend_all(new: Sequence[tuple[Trunk, Sequence[int]]], min_rows: int = 1, keep: int = 0) -> list[Tensor]:
     """One causal forward over new tokens of several sequences, after what is stored of each: logits [len(tokens), H]
     for each, or their last `keep` rows.

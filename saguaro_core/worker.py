@@ -27,7 +27,7 @@ class Inbox:
 
         self._cancel, self._connection = Cancel, connection
         self._messages: queue.Queue = queue.Queue()
-        self._cancelled: set[str] = set()
+        self._cancelled: set[tuple[str, int]] = set()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -37,15 +37,15 @@ class Inbox:
             except (EOFError, OSError):
                 os._exit(0)  # main is gone
             if isinstance(message, self._cancel):
-                self._cancelled.add(message.run)
+                self._cancelled.add((message.run, message.seq))
             else:
                 self._messages.put(message)
 
     def get(self):
         return self._messages.get()
 
-    def cancelled(self, run: str) -> bool:
-        return run in self._cancelled
+    def cancelled(self, run: str, seq: int) -> bool:
+        return (run, seq) in self._cancelled
 
 
 def main() -> None:

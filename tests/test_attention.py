@@ -68,14 +68,14 @@ def test_tree_branches_equal_their_own_sequences(models):
     for step in range(2):
         rows = range(len(forks))
         positions = tree.positions(rows, step + 1)
-        check(tree.step([branch[-1] for branch in branches], rows, step), rows)
+        check(ours.forward([tree.rows([branch[-1] for branch in branches], rows, step)])[0], rows)
         for m, token in enumerate(tokens(len(forks), 5 + step)):
             branches[m].append(token)
             assert positions[m] == forks[m] + len(branches[m]) - 1
-    check(tree.step([branches[0][-1]], [0], 2), [0])  # a deeper step for one branch only
+    check(ours.forward([tree.rows([branches[0][-1]], [0], 2)])[0], [0])  # a deeper step for one branch only
     branches[0].append(7)
-    check(tree.step([7], [0], 3), [0])
-    check(tree.step([branches[2][-1]], [2], 2), [2])  # another goes on alone from where it stopped
+    check(ours.forward([tree.rows([7], [0], 3)])[0], [0])
+    check(ours.forward([tree.rows([branches[2][-1]], [2], 2)])[0], [2])  # another goes on alone from where it stopped
 
 
 @pytest.mark.parametrize("method", ["sd", "ssd"])

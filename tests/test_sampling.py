@@ -43,10 +43,10 @@ def test_streams_are_independent_and_repeatable():
         return [stream.choose(probs) for _ in range(20)]
 
     keys = [s for seed in (0, 1) for r in (1, 2) for s in (
-        Streams(seed).target(0, r), Streams(seed).just_in_time(0, r), Streams(seed).branch(0, r, 0, 0),
-        Streams(seed).branch(0, r, 0, 1), Streams(seed).branch(0, r, 1, 0), Streams(seed).branch(0, r, -1, 0))]  # fmt: skip
+        Streams(seed).target(r), Streams(seed).just_in_time(r), Streams(seed).branch(r, 0, 0),
+        Streams(seed).branch(r, 0, 1), Streams(seed).branch(r, 1, 0), Streams(seed).branch(r, -1, 0))]  # fmt: skip
     assert len({tuple(draws(stream)) for stream in keys}) == len(keys)
-    assert draws(Streams(5).target(0, 3)) == draws(Streams(5).target(0, 3))
+    assert draws(Streams(5).target(3)) == draws(Streams(5).target(3))
 
 
 def test_choose_never_draws_the_impossible():

@@ -10,8 +10,8 @@ import time
 
 import torch
 
-from saguaro_core.decoding import decode
-from saguaro_core.drafting import Drafter
+from saguaro_core.decoding import TargetSequence, decode
+from saguaro_core.drafting import Drafter, DraftSequence
 from saguaro_core.events import Lookup, Tokens
 from saguaro_core.recorder import Recorder
 from saguaro_core.rules import make_rule
@@ -60,19 +60,19 @@ class InProcessDraft:
     """The draft in the caller's own process. `steps`: how many tree steps it gets before it is interrupted."""
 
     def __init__(self, drafter: Drafter, steps: int | None = None):
-        self.drafter, self.ids, self._steps = drafter, drafter.trunk.model.ids, steps
+        self.drafter, self.ids, self._steps = drafter, drafter.model.ids, steps
 
     def _interrupted(self):
         polls = iter(range(10**6))
         return lambda: self._steps is not None and next(polls) >= self._steps
 
-    def begin(self, prompt):
-        self.drafter.begin(prompt, None, self._interrupted())
+    def begin(self, prompts):
+        self.drafter.begin(prompts, None, self._interrupted())
 
-    def speculate(self, k, bonus, round, limit):
-        speculation = self.drafter.speculate(k, bonus, round, limit)
+    def speculate(self, outcomes, round):
+        speculations = self.drafter.speculate(outcomes, round)
         self.drafter.prepare(self._interrupted())
-        return speculation
+        return speculations
 
 
 def run(
@@ -86,31 +86,62 @@ def run(
     eos=frozenset(),
     rounds=None,
     trunks=None,
+    beside=(),
+    controller=None,
     **settings,
 ):
-    """One run in this process: `(output ids, events)`. `rounds`: cancel after so many."""
+    """One run in this process: `(output ids, events)`. `rounds`: cancel after so many. `beside`: prompts of
+    other sequences of its batch."""
     settings = make_settings(method, **settings)
     streams = streams or Streams(settings.seed)
+    (output, *_), events = run_batch(
+        target,
+        draft,
+        [prompt, *beside],
+        [settings] * (1 + len(beside)),
+        streams=[streams, *(Streams(row) for row in range(1, 1 + len(beside)))],
+        steps=steps,
+        eos=eos,
+        rounds=rounds,
+        trunks=trunks and [trunks],
+        controller=controller,
+    )
+    return output, [event for event in events if event.seq == 0]
+
+
+def run_batch(
+    target, draft, prompts, settings, *, streams=None, steps=None, eos=frozenset(), rounds=None, trunks=None,
+    controller=None,
+):  # fmt: skip
+    """A batch in this process: `(output ids of each, events)`. `settings`: one for each, alike in method and K."""
+    streams = streams or [Streams(each.seed) for each in settings]
+    trunks = trunks or [(Trunk(target, seq), Trunk(draft, seq)) for seq in range(len(prompts))]
+    for model in (target, draft):
+        model.reserve(len(prompts))
     events = []
     record = Recorder("toy", time.perf_counter(), events.extend)
-    target_trunk, draft_trunk = trunks or (Trunk(target), Trunk(draft))
     speculator = None
-    if settings.speculates:
-        drafter = Drafter(draft_trunk, make_rule(settings, draft.ids), settings, streams, record)
-        speculator = InProcessDraft(drafter, steps)
+    if settings[0].speculates:
+        rules = [make_rule(each, draft.ids) for each in settings]
+        drafting = [DraftSequence(t[1], rule, s) for t, rule, s in zip(trunks, rules, streams, strict=True)]
+        speculator = InProcessDraft(Drafter(drafting, settings[0], record, controller and controller()), steps)
+    sequences = [
+        TargetSequence(prompt, trunk, make_rule(each, target.ids), stream, each.max_new_tokens)
+        for prompt, (trunk, _), each, stream in zip(prompts, trunks, settings, streams, strict=True)
+    ]
     decode(
-        prompt,
-        target_trunk,
-        make_rule(settings, target.ids),
-        settings,
-        streams,
+        sequences,
         record,
         speculator=speculator,
         eos=eos,
-        cancelled=lambda: rounds is not None and record.round >= rounds,
+        cancelled=lambda seq: rounds is not None and record.round >= rounds,
     )
     record.flush(force=True)
-    return [token for event in events if isinstance(event, Tokens) for token in event.ids], events
+    outputs = [[] for _ in prompts]
+    for event in events:
+        if isinstance(event, Tokens):
+            outputs[event.seq] += event.ids
+    return outputs, events
 
 
 class Replay:
@@ -122,13 +153,13 @@ class Replay:
     def __init__(self, decided: dict, last: bool = False):
         self.decided, self.last, self.drawn = decided, last, {}
 
-    def target(self, seq, round):
+    def target(self, round):
         return ReplayStream(self, ("target", round))
 
-    def just_in_time(self, seq, round):
+    def just_in_time(self, round):
         return ReplayStream(self, ("jit", round))
 
-    def branch(self, seq, round, fork, candidate):
+    def branch(self, round, fork, candidate):
         return ReplayStream(self, ("branch", round, fork, candidate))
 
 
@@ -145,7 +176,9 @@ class ReplayStream:
         return choice
 
 
-def enumerate_law(method="ssd", target_seed=1, draft_seed=2, last=False, **kwargs) -> dict[tuple[int, ...], float]:
+def enumerate_law(
+    method="ssd", target_seed=1, draft_seed=2, last=False, ids=(0, 1, 2), **kwargs
+) -> dict[tuple[int, ...], float]:
     """The exact law of the output of `run`: every draw that can matter is walked over all its branches.
 
     Draws are walked in the order of consumption: what a round speculates from, then its verification. Draws of
@@ -154,7 +187,7 @@ def enumerate_law(method="ssd", target_seed=1, draft_seed=2, last=False, **kwarg
     """
     law: dict[tuple[int, ...], float] = {}
     decided: dict = {}
-    target, draft = TabularModel(target_seed), TabularModel(draft_seed)
+    target, draft = TabularModel(target_seed, ids), TabularModel(draft_seed, ids)
     while True:
         replay = Replay(decided, last)
         output, events = run(method, target, draft, streams=replay, **kwargs)
@@ -188,9 +221,9 @@ def consumption(events):
     return keys
 
 
-def total_variation(law, eos, prompt=(0, 1), target_seed=1, length=7) -> float:
+def total_variation(law, eos, prompt=(0, 1), target_seed=1, length=7, ids=(0, 1, 2)) -> float:
     """Distance between the target's own law over continuations of `length` tokens and `law` completed by it."""
-    target = TabularModel(target_seed)
+    target = TabularModel(target_seed, ids)
 
     def next_probs(tokens):
         return target.logits((*prompt, *tokens)).softmax(-1).tolist()
