@@ -30,13 +30,15 @@ from typing import Any
 
 from saguaro_core import events as ev
 
+from .rounds import Rounds
+
 CHUNKS_IN_VALUE = 10  # a second of updates at ten a second
 ROWS_KEPT = 20_000  # rows a feed remembers for gaps, about a minute and a half of decoding
 ROWS_IN_CHUNK = 2_000
 FEEDS_KEPT = 16
 
 LANES = {ev.TARGET: 0, ev.DRAFT: 1}
-METHODS = ("ar", "sd", "ssd", "hsd", "hf-ar", "hf-assisted")
+METHODS = ("ar", "sd", "hsd", "ssd", "ssd+hsd", "hf-ar", "hf-assisted")
 REASONS = ("eos", "length", "stop", "cancelled", "error")
 Row = list[Any]
 
@@ -104,7 +106,8 @@ def _word(text: str) -> str:
 
 
 class Feed:
-    """The rows of one run on their way to one browser. One writer; `since` may be called from another thread."""
+    """The rows of one run on their way to one browser, and its rounds in words for whoever opens one. One writer;
+    `since` and `round` may be called from other threads."""
 
     def __init__(self, token: str | None = None):
         self.token = token or secrets.token_hex(8)  # not the run's own id: it must not be guessable by other visitors
@@ -112,13 +115,16 @@ class Feed:
         self.last = 0
         self.done = False
         self._kept = 0
+        self._rounds = Rounds()
         self._lock = threading.Lock()
 
     def push(self, events: Iterable[ev.Event]) -> None:
         """Append the events' rows as the next chunk or chunks."""
+        events = list(events)
         fresh = rows(events)
         self.done = self.done or any(made[0] == "end" for made in fresh)
         with self._lock:
+            self._rounds.add(events)
             for start in range(0, len(fresh), ROWS_IN_CHUNK):
                 chunk = fresh[start : start + ROWS_IN_CHUNK]
                 self.last += 1
@@ -141,6 +147,11 @@ class Feed:
     def since(self, after: int) -> dict[str, str]:
         with self._lock:
             return {str(number): text for number, _, text in self.chunks if number > after}
+
+    def round(self, number: int) -> dict[str, Any]:
+        """A round as `Rounds.describe` tells it."""
+        with self._lock:
+            return self._rounds.describe(number)
 
 
 EMPTY: dict[str, Any] = {"feed": "", "last": 0, "done": True, "chunks": {}}
@@ -165,3 +176,8 @@ class Feeds:
         """The chunks after number `after`; {} for a feed that is gone or a malformed request."""
         feed = self._feeds.get(token) if isinstance(token, str) else None
         return feed.since(after) if feed is not None and isinstance(after, int) else {}
+
+    def round(self, token: Any, number: Any) -> dict[str, Any]:
+        """What happened in a round; {} for a feed or a round that is gone or a malformed request."""
+        feed = self._feeds.get(token) if isinstance(token, str) else None
+        return feed.round(number) if feed is not None and isinstance(number, int) else {}

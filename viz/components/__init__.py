@@ -4,9 +4,13 @@ The templates are static on purpose: gr.HTML evaluates a template as a JavaScrip
 Data goes through `value`, and the js places it with `textContent` or on a canvas.
 """
 
+from .answer import Answer
+from .examples import Examples
 from .header import Header
+from .inspector import Inspector
+from .magnifier import Magnifier
 from .notice import Notice
 from .stats import Stats
 from .timeline import Timeline
 
-__all__ = ["Header", "Notice", "Stats", "Timeline"]
+__all__ = ["Answer", "Examples", "Header", "Inspector", "Magnifier", "Notice", "Stats", "Timeline"]

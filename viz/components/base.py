@@ -12,16 +12,18 @@ FOLDER = Path(__file__).parent
 
 
 class Part(gr.HTML):
-    """`name`: which files. The value never reaches the template."""
+    """`name`: which files. `shared`: further js files, put before the component's own. The value never reaches the
+    template."""
 
     name = ""
+    shared: tuple[str, ...] = ()
 
     def __init__(self, value: Any = None, *, server_functions: list[Callable] | None = None, **options: Any):
         super().__init__(
             value,
             html_template=static(self.name, "html"),
             css_template=static(self.name, "css"),
-            js_on_load=static(self.name, "js"),
+            js_on_load="\n".join(static(name, "js") for name in (*self.shared, self.name)),
             apply_default_css=False,
             server_functions=server_functions,
             **options,

@@ -1,6 +1,7 @@
 """The two lanes on one wall clock, drawn on a canvas in the browser from rows of `deltas`.
 
-Value: `Feed.value()`. `since` answers a browser that missed chunks.
+Value: `Feed.value()`. `since` answers a browser that missed chunks. A magnifier and an inspector that name this
+timeline's `elem_id` show its rounds; the three meet in the browser (see lanes.js).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .base import Part
 
 class Timeline(Part):
     name = "timeline"
+    shared = ("lanes",)
 
     def __init__(self, since: Callable[[Any, Any], dict] | None = None, **options: Any):
         def missed(request: Any) -> dict:
