@@ -302,11 +302,11 @@ def explain(best: Forecast, now: Forecast) -> str:
     if m == 0:
         return (
             f"verifying {k} drafted tokens takes {best.verify_ms:.1f} ms and gives {best.tokens:.2f} tokens a round: "
-            f"{best.tok_s:.0f} tok/s expected, against {now.tok_s:.0f} with K = {now.plan.k}"
+            f"{best.tok_s:.3g} tok/s expected, against {now.tok_s:.3g} with K = {now.plan.k}"
         )
     fits = "fits inside" if best.prepare_ms <= best.verify_ms else "exceeds"
     return (
         f"preparing {m} outcomes up to {k} tokens deep takes {best.prepare_ms:.1f} ms, which {fits} the verification of "
         f"{best.verify_ms:.1f} ms; hit rate {best.hit_rate:.2f} and {best.tokens:.2f} tokens a round: "
-        f"{best.tok_s:.0f} tok/s expected, against {now.tok_s:.0f} with K = {now.plan.k}, M = {now.plan.m}"
+        f"{best.tok_s:.3g} tok/s expected, against {now.tok_s:.3g} with K = {now.plan.k}, M = {now.plan.m}"
     )

@@ -54,9 +54,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--proposal", choices=PROPOSALS, default=PLAIN,
                        help="Saguaro sampling, for verification token and block under ssd (plain)")  # fmt: skip
     group.add_argument("--saguaro-c", type=saguaro_c, metavar="C",
-                       help="mass left to the tokens that proposal saguaro weighs down: 0 to 1, or auto (default)")  # fmt: skip
+                       help="factor of proposal saguaro for likely tokens: 0 to 1, or auto (default)")  # fmt: skip
     group.add_argument("--fallback", choices=FALLBACKS, default=DEFAULT_FALLBACK,
-                       help=f"what a miss goes on with: a strategy, or how one is chosen ({DEFAULT_FALLBACK})")  # fmt: skip
+                       help=f"after a miss: a strategy, or how one is chosen ({DEFAULT_FALLBACK})")  # fmt: skip
     group.add_argument("--temperature", type=float, default=0.0, metavar="T")
     group.add_argument("--top-k", type=int, default=0, metavar="N", help="0: off")
     group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: off")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
 
 from .controller import Experience, Forecast, Lesson, PeriodModel, all_plans
-from .events import DraftStep, Event, Glue, TreeStep, Verify
+from .events import DraftStep, Event, Glue, Lookup, TreeStep, Verify
 from .fan_out import BEST_FIRST, EVEN
 from .options import add_engine_options, make_engine
 from .settings import make_settings
@@ -26,10 +26,10 @@ PROMPTS = (
     "A shirt costs 24 euros after a discount of 20 percent. What did it cost before?",
     "Give me three tips for a good night's sleep.",
 )
-WIDE = {"k": 4, "fan_out": EVEN, "budget": 48}
-USUAL = {"k": 3, "fan_out": EVEN, "budget": 16}
+WIDE = {"k": 2, "fan_out": EVEN, "budget": 48}
+DEEP = {"k": 4, "fan_out": EVEN, "budget": 16}
 WORTHWHILE = 1.03
-WIDTHS = (1, 2, 4, 8, 16, 32)
+WIDTHS = (1, 2, 4, 8, 16)
 
 
 def add_probe_options(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def measure(engine, max_new_tokens: int, progress: Callable[[str], None] = lambd
     ar = [play("ar", 0, padded=False)]
     sd = [play("sd", i, k=k) for i, k in enumerate((1, 2, 3, 4, 5, 6, 7, 8))]
     progress("measuring trees and outcomes")
-    ssd = [play("ssd", i, **settings) for i in range(len(PROMPTS)) for settings in (WIDE, USUAL)]
+    ssd = [play("ssd", i, **settings) for i in range(len(PROMPTS)) for settings in (WIDE, DEEP)]
 
     everything = [event for run in (*ar, *sd, *ssd) for event in run]
     experience = {name: learnt(runs, (*sd, *ssd)) for name, runs in (("sd", sd), ("ssd", ssd))}
@@ -92,13 +92,10 @@ def measure(engine, max_new_tokens: int, progress: Callable[[str], None] = lambd
         "draft_step_ms": spans_median(everything, DraftStep),
         "glue_ms": spans_median(everything, Glue),
         "tree_step_ms": by_rows(everything, TreeStep),
-        "acceptance": {
-            "sd": [experience["sd"].outcomes.acceptance(False, i) for i in range(8)],
-            "ssd, hit": [outcomes.acceptance(True, i) for i in range(WIDE["k"])],
-        },
+        "acceptance": {"sd": acceptance(sd), "ssd": acceptance(ssd)},
         "bonus_within": {
-            "a rejection": {f: sum(outcomes.curve(False, f)) for f in WIDTHS},
-            "full acceptance": {f: sum(outcomes.curve(True, f)) for f in WIDTHS},
+            "after a rejection": bonus_within(ssd, full=False),
+            "all accepted": bonus_within(ssd, full=True),
         },
         "best": {"sd": described(best_sd), "ssd": described(best_ssd)},
         "predicted": ratios({"ar": 1e3 / ar_ms, "sd": best_sd.tok_s, "ssd": best_ssd.tok_s}),
@@ -151,6 +148,29 @@ def verdict(sd: Forecast, ssd: Forecast, ar_ms: float, acceptance: float) -> str
     return f"SSD does not pay: {gain:.2f} times SD is expected, because {why}."
 
 
+def acceptance(runs: Sequence[list[Event]]) -> dict[int, float]:
+    """Accepted over tested, by position (from 1)."""
+    tested, accepted = Counter(), Counter()
+    for event in (event for run in runs for event in run if isinstance(event, Verify)):
+        tested.update(range(1, min(event.accepted + 1, len(event.drafted)) + 1))
+        accepted.update(range(1, event.accepted + 1))
+    return {position: accepted[position] / count for position, count in sorted(tested.items())}
+
+
+def bonus_within(runs: Sequence[list[Event]], full: bool) -> dict[int, float]:
+    """How often the bonus was among the F likeliest candidates of its fork, among forks that had so many; after a
+    speculation that was accepted whole (`full`), or not."""
+    seen, found = Counter(), Counter()
+    for run in runs:
+        verified = {event.round: event for event in run if isinstance(event, Verify)}
+        for lookup in (event for event in run if isinstance(event, Lookup) and event.round > 1):
+            if (lookup.k == len(verified[lookup.round - 1].drafted)) == full:
+                width = sum(fork == lookup.k for fork, *_ in lookup.candidates)
+                seen.update(f for f in WIDTHS if f <= width)
+                found.update(f for f in WIDTHS if lookup.rank is not None and lookup.rank < f <= width)
+    return {f: found[f] / count for f, count in sorted(seen.items())}
+
+
 def ratios(tok_s: dict[str, float]) -> dict[str, float]:
     pairs = [(a, b) for a, b in (("sd", "ar"), ("ssd", "ar"), ("ssd", "sd")) if a in tok_s and b in tok_s]
     return {f"{name} tok/s": speed for name, speed in tok_s.items()} | {
@@ -196,8 +216,8 @@ def table(report: dict[str, Any]) -> str:
         line("tree step, ms by rows", report["tree_step_ms"].items(), ".1f"),
         line("draft forwards, ms", [("step", report["draft_step_ms"]), ("glue", report["glue_ms"])], ".1f"),
     ]
-    lines += [line(f"acceptance by position, {k}", enumerate(v, 1), ".2f") for k, v in report["acceptance"].items()]
-    lines += [line(f"bonus in the first F after {k}", v.items(), ".2f") for k, v in report["bonus_within"].items()]
+    lines += [line(f"acceptance by position, {k}", v.items(), ".2f") for k, v in report["acceptance"].items()]
+    lines += [line(f"bonus in F, {k}", v.items(), ".2f") for k, v in report["bonus_within"].items()]
     lines += [
         f"{'best SD':34}K {sd['k']}: {sd['tokens_per_round']:.2f} tokens in {sd['period_ms']:.1f} ms",
         f"{'best SSD':34}K {ssd['k']}, M {ssd['m']}, patience {ssd['patience']}: "

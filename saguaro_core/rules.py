@@ -28,7 +28,7 @@ class Rule(Protocol):
         self, logits: Tensor, positions: list[int], streams: Sequence[Stream], width: int = 0
     ) -> tuple[list[int], Tensor | None]:
         """Draft logits [N, H] for the tokens at `positions`: N columns drafted, and the distributions [N, H] they
-        were drawn from where `sends_q`. `width`: how many corrections will be foreseen, should the token be rejected."""
+        were drawn from where `sends_q`. `width`: how many corrections will be foreseen if the token is rejected."""
 
     def scores(self, logits: Tensor, positions: list[int]) -> Tensor:
         """Draft logits [N, H]: scores [N, H], highest for the column the target will likeliest choose there."""
@@ -48,7 +48,7 @@ def _argmax(logits: Tensor) -> list[int]:
 
 
 class Greedy:
-    """Temperature 0: the token is the argmax. Hierarchical verification gives the same, so method `hsd` runs as this."""
+    """Temperature 0: the token is the argmax. Hierarchical verification gives the same, so `hsd` runs as this."""
 
     sends_q = False
 

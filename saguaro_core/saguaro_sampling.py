@@ -40,8 +40,8 @@ def second_choice(q: Tensor) -> Tensor:
 
 
 def saguaro_sampling(draft_probs: Tensor, residual_probs: Tensor) -> Tensor:
-    """The geometric-mean form: q' proportional to sqrt(q * r), for distributions [N, H] of the draft and of the residual
-    as far as the draft can estimate it (`second_choice`). Where the product is 0 everywhere, q."""
+    """The geometric-mean form: q' proportional to sqrt(q * r), for distributions [N, H] of the draft and of the
+    residual as far as the draft can estimate it (`second_choice`). Where the product is 0 everywhere, q."""
     return _normalised((draft_probs * residual_probs).sqrt(), draft_probs)
 
 

@@ -33,9 +33,9 @@ class Settings:
     fork of the speculation tree, where `allocation` is "fixed"; else it says how the `budget` of M candidates is shared
     out among the forks (see `fan_out`). `auto`: what the controller chooses as it goes ("k", "m", "patience"), up to
     the K given here and whatever M and patience are. `padded`: whether target forwards have the rows that make methods
-    agree bit for bit (see `exact_rows`); without, `ar` is a little faster and may differ in near-ties. `proposal`: what drafted tokens are
-    drawn from (see `saguaro_sampling`), with the constant `saguaro_c`, or "auto". `fallback`: a strategy's name, or a
-    policy's (see `fallback`)."""
+    agree bit for bit (see `exact_rows`); without, `ar` is a little faster and may differ in near-ties. `proposal`: what
+    drafted tokens are drawn from (see `saguaro_sampling`), with the constant `saguaro_c`, or "auto". `fallback`: a
+    strategy's name, or a policy's (see `fallback`)."""
 
     method: str
     verification: str
@@ -90,11 +90,11 @@ def make_settings(
 
     `verification` None means "greedy" at temperature 0 and "coupled" above. Methods `hsd` and `ssd+hsd` have their own
     rule whatever is given: "block", and at temperature 0 "greedy", which then gives the same. `patience` None means all
-    K tokens under `sd`, where the target always waits, and at most `DEFAULT_PATIENCE` under `ssd`. `fan_out` is one number for all
-    K + 1 forks or a list of K + 1 numbers, None for the default of this K; or the name of one of `fan_out.ALLOCATORS`,
-    which shares out `budget` candidates. `k` "auto" and `fan_out` "auto" leave the choice to the controller, with
-    patience where that is None. `saguaro_c` None means "auto". What belongs to the tree (patience, fan-out, budget,
-    proposal, fallback) is left aside for methods without one.
+    K tokens under `sd`, where the target always waits, and at most `DEFAULT_PATIENCE` under `ssd`. `fan_out` is one
+    number for all K + 1 forks or a list of K + 1 numbers, None for the default of this K; or the name of one of
+    `fan_out.ALLOCATORS`, which shares out `budget` candidates. `k` "auto" and `fan_out` "auto" leave the choice to the
+    controller, with patience where that is None. `saguaro_c` None means "auto". What belongs to the tree (patience,
+    fan-out, budget, proposal, fallback) is left aside for methods without one.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")
@@ -172,7 +172,7 @@ def _saguaro_c(proposal: str, c: float | str | None, verification: str) -> float
         raise ValueError(f"unknown proposal {proposal!r}; choose one of {', '.join(PROPOSALS)}")
     if proposal != PLAIN and verification not in ("token", "block"):
         raise ValueError(
-            f"proposal {proposal!r} needs verification token or block, which know what was drawn from; not {verification}"
+            f"proposal {proposal!r} needs verification token or block, which use the draft's distributions"
         )
     if c is None or c == AUTO:
         return AUTO

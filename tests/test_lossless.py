@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from saguaro_core import decoding, rules, sampling
-from saguaro_core.events import Lookup, Verify
+from saguaro_core.drafting import Drafter
+from saguaro_core.events import Fallback, Lookup, Verify
+from saguaro_core.fallback import MissInfo
 from saguaro_core.noise import Noise
 from saguaro_core.sampling import Streams
 from saguaro_core.trunk import Trunk
@@ -51,6 +53,16 @@ def test_greedy_is_autoregressive(seed, k):
         assert run(method, target, draft, max_new_tokens=24, k=k, **case)[0] == expected
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_hierarchical_verification_of_greedy_text_is_autoregressive(seed):
+    target, draft = TabularModel(seed), TabularModel(seed + 100)
+    expected, _ = run("ar", target, draft, max_new_tokens=24)
+    for method, case in [("hsd", {"k": 3}), ("ssd+hsd", {}), ("ssd+hsd", {"steps": 1, "fallback": "partial_accept"})]:
+        output, events = run(method, target, draft, max_new_tokens=24, **case)
+        assert output == expected
+        assert (method == "ssd+hsd") == any(isinstance(event, Lookup) for event in events)
+
+
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_what_stays_for_the_next_turn_does_not_depend_on_the_method(limit):
     """A run may end in the middle of a speculation; the keys and values it leaves must be those autoregressive decoding
@@ -76,6 +88,89 @@ def test_token_follows_the_target_in_sd():
     assert total_variation(enumerate_law("sd", **TOKEN), EOS) < 1e-12
 
 
+# Two tokens, two rounds: every rule with every proposal and every way to go on after a miss. Where a fork has fan-out
+# 0, proposal "saguaro" weighs down the likelier of the two.
+
+TWO = dict(ids=(0, 1), rounds=2, k=2, temperature=1.0)
+PROPOSALS = {
+    "plain": {},
+    "saguaro": dict(proposal="saguaro", saguaro_c=0.3),
+    "C by itself": dict(proposal="saguaro"),
+    "geometric": dict(proposal="geometric"),
+}
+AFTER = {
+    "hits": dict(fan_out=(1, 1, 2), patience=2),
+    "misses": dict(fan_out=(1, 0, 1), patience=1, steps=0),
+    "mixed": dict(fan_out=(1, 0, 1), patience=2),
+    "cut short": dict(fan_out=(1, 0, 1), patience=2, steps=1),
+    "no draft": dict(fan_out=(1, 0, 1), fallback="partial_accept"),
+    "what there is": dict(fan_out=(1, 0, 1), steps=1, patience=2, fallback="partial_accept"),
+    "in a batch": dict(fan_out=(1, 0, 1), patience=2, beside=[(1,), (0, 1, 0, 0)]),
+    "one by one": dict(fan_out=(1, 0, 1), patience=2, beside=[(1,)], fallback="immediate_retry"),
+}
+
+
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("proposal", PROPOSALS)
+@pytest.mark.parametrize("method", ["ssd", "ssd+hsd"])
+def test_every_combination_follows_the_target(method, proposal, after):
+    law = enumerate_law(method, verification="token", **TWO, **PROPOSALS[proposal], **AFTER[after])
+    assert len(law) > 2 and total_variation(law, (), ids=(0, 1)) < 1e-12
+
+
+def test_the_combinations_are_what_they_say():
+    def play(**case):
+        return run("ssd", TabularModel(1), TabularModel(2), k=2, max_new_tokens=30, **case)[1]
+
+    assert len(set(lookups(play(**AFTER["no draft"])))) == 2
+    used = {name: {e.strategy for e in play(**case) if isinstance(e, Fallback)} for name, case in AFTER.items()}
+    assert used["misses"] == used["mixed"] == used["one by one"] == {"immediate_retry"}
+    assert used["no draft"] == {"partial_accept"} and used["in a batch"] == {"batched_retry"}
+    lengths = {len(e.drafted) for e in play(**AFTER["what there is"]) if isinstance(e, Verify)}
+    assert lengths >= {0, 1}
+
+
+@pytest.mark.parametrize("method", ["ssd", "ssd+hsd"])
+def test_a_fallback_chosen_as_it_goes_follows_the_target(method, monkeypatch):
+    """Whether to wait may depend on anything but the tokens that it would bring."""
+
+    def measured(self, short):
+        return MissInfo(gain=len(short[0][0].ids) % 2, step_s=1.0, rate=0.5)
+
+    monkeypatch.setattr(Drafter, "_miss_info", measured)
+    case = dict(fan_out=(1, 0, 1), patience=1, fallback="auto")
+    law = enumerate_law(method, verification="token", proposal="geometric", **TWO, **case)
+    assert total_variation(law, (), ids=(0, 1)) < 1e-12
+    _, events = run("ssd", TabularModel(1), TabularModel(2), max_new_tokens=30, k=2, **case)
+    assert {e.strategy for e in events if isinstance(e, Fallback)} == {"immediate_retry", "partial_accept"}
+
+
+def test_three_tokens_and_the_end_of_the_text():
+    law = enumerate_law("ssd+hsd", eos=EOS, rounds=2, k=2, temperature=1.0, fan_out=(1, 1, 1), patience=1)
+    assert total_variation(law, EOS) < 1e-12
+    law = enumerate_law("hsd", eos=EOS, rounds=1, k=3, temperature=1.0)
+    assert total_variation(law, EOS) < 1e-12
+
+
+@pytest.mark.parametrize("method", ["ssd", "ssd+hsd"])
+def test_saguaro_sampling_of_three_tokens(method):
+    case = dict(eos=EOS, rounds=1, k=3, temperature=1.0, verification="token", fan_out=(1, 1, 1, 1))
+    law = enumerate_law(method, **case, **PROPOSALS["saguaro"])
+    assert total_variation(law, EOS) < 1e-12
+
+
+def test_hierarchical_verification_accepts_more():
+    def accepted(method):
+        total = 0
+        for seed in range(120):
+            _, events = run(method, TabularModel(1), TabularModel(2), verification="token", k=4, rounds=4,
+                            max_new_tokens=40, temperature=1.0, seed=seed)  # fmt: skip
+            total += sum(event.accepted for event in events if isinstance(event, Verify))
+        return total
+
+    assert accepted("hsd") > 1.02 * accepted("sd")
+
+
 def test_branches_not_looked_up_cannot_change_the_output():
     first, last = (enumerate_law(**TOKEN, **MIXED, last=last) for last in (False, True))
     assert first.keys() == last.keys()
@@ -96,6 +191,34 @@ def test_a_wrong_q_is_noticed(monkeypatch):
     shipped = decoding.over_target_ids
     monkeypatch.setattr(decoding, "over_target_ids", lambda q, *rest: shipped(q.flip(-1), *rest))
     assert total_variation(enumerate_law("sd", **(TOKEN | dict(rounds=1))), EOS) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["ssd", "ssd+hsd"])
+@pytest.mark.parametrize("proposal", ["saguaro", "geometric"])
+def test_verifying_with_the_distribution_not_drawn_from_is_noticed(method, proposal, monkeypatch):
+    """The trap of Saguaro sampling: drawing from q' and verifying with q."""
+    shipped = rules.Token.propose
+
+    def propose(self, logits, positions, streams, width=0):
+        return shipped(self, logits, positions, streams, width)[0], self._probs(logits)
+
+    monkeypatch.setattr(rules.Token, "propose", propose)
+    law = enumerate_law(method, verification="token", **TWO, **PROPOSALS[proposal], **AFTER["mixed"])
+    assert total_variation(law, (), ids=(0, 1)) > 1e-3
+
+
+def test_a_proposal_that_looks_at_the_token_drawn_is_noticed(monkeypatch):
+    """Weighing down the tokens that were not drawn: no longer the distribution of the draw."""
+    shipped = rules.Token.propose
+
+    def propose(self, logits, positions, streams, width=0):
+        columns, q = shipped(self, logits, positions, streams, width)
+        sent = q * 0.5
+        sent[range(len(columns)), columns] *= 2
+        return columns, sent / sent.sum(-1, keepdim=True)
+
+    monkeypatch.setattr(rules.Token, "propose", propose)
+    assert total_variation(enumerate_law(verification="token", **TWO, **AFTER["hits"]), (), ids=(0, 1)) > 1e-3
 
 
 def test_greedy_match_on_misses_is_noticed(monkeypatch):

@@ -19,6 +19,8 @@ from saguaro_core.sampling import Streams
 from saguaro_core.settings import make_settings
 from saguaro_core.trunk import Trunk
 
+torch.set_num_threads(1)  # for tensors this small more threads only wait for one another
+
 
 class TabularModel:
     """Next-token logits (float64) looked up by the whole context, random but fixed by `seed`."""
