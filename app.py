@@ -39,25 +39,28 @@ def main(argv: list[str] | None = None) -> int:
     stopped = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: _interrupt(stopped))
-    engine = page = None
+    slot = page = None
     try:
+        _check(options)
+        slot, page, url = _serve(options)
+        print(f"Saguaro is at {url}", flush=True)
         if options.replay is None:
             print("Loading the models ...", file=sys.stderr, flush=True)
-            engine = _engine(options)
-        page, url = _serve(engine, options)
-        print(f"Saguaro is at {url}", flush=True)
+            slot.load(lambda: make_engine(options)).join()
+            if slot.state == "ready":
+                print("The models are ready.", file=sys.stderr, flush=True)
         stopped.wait()
         return 0
     except KeyboardInterrupt:
-        return 0 if stopped.is_set() else 130
+        return 0
     except Refusal as refusal:
         print(f"app.py: {refusal}", file=sys.stderr)
         return 2
     finally:
         if page is not None:
             page.close(verbose=False)
-        if engine is not None:
-            engine.close()
+        if slot is not None:
+            slot.close()
 
 
 class Refusal(Exception):
@@ -81,24 +84,35 @@ def _quiet_environment() -> None:
             os.environ[name] = ",".join(filter(None, (known, "localhost", "127.0.0.1")))
 
 
-def _engine(options: argparse.Namespace):
-    from saguaro_core.models import ModelError
+def _check(options: argparse.Namespace) -> None:
+    """What can be seen to be wrong before anything is loaded."""
+    if options.replay is None:
+        from saguaro_core.devices import place
 
-    try:
-        return make_engine(options)
-    except (ModelError, ValueError) as error:
-        raise Refusal(_line(error)) from None
+        try:
+            place(options.target_device, options.draft_device, options.target_threads, options.draft_threads)
+        except ValueError as error:
+            raise Refusal(_line(error)) from None
+        for model in (options.target, options.draft):
+            if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
+                raise Refusal(f"{model}: no such file or folder")
 
 
-def _serve(engine, options: argparse.Namespace):
+def _serve(options: argparse.Namespace):
+    """The page, up before the models are: `(slot of the engine, page, address)`."""
     from viz import page, replay
+    from viz.context import LOADING, Context, EngineSlot
 
     try:
-        blocks = page.build(engine) if engine is not None else replay.build(replay.find(options.replay))
+        traces = replay.find(options.replay or TRACES)
     except ValueError as error:
         raise Refusal(_line(error)) from None
+    slot = EngineSlot()
+    if options.replay is None:
+        slot.state = LOADING
+    blocks = page.build(Context(slot, traces))
     try:
-        return blocks, page.launch(blocks, options.host, options.port)
+        return slot, blocks, page.launch(blocks, options.host, options.port)
     except OSError:
         blocks.close(verbose=False)
         raise Refusal(

@@ -206,7 +206,7 @@ def _converse(
         # the first turn starts from nothing; later ones keep the conversation's keys and values, as a chat does
         settings = plan.at(conversation.temperature) | {"reuse": None if number else 0}
         try:
-            run, events = yield from _run(engine, messages, conversation.method, settings)
+            run, events = yield from _run(engine, list(messages), conversation.method, settings)
         except ValueError as problem:  # the settings held in the warm-up, so it is the prompt
             turns.append(Played(**about, skipped=_line(problem)))
             break

@@ -137,7 +137,7 @@ def _phase(args, plan: Plan, phase: str, played: list[Played], journal: Journal 
 def _show(args: argparse.Namespace, found: dict[str, Any], out: Path | None) -> None:
     from .devices import hardware
 
-    found |= {"hardware": hardware(), "measured_at": datetime.now(UTC).isoformat(timespec="minutes")}
+    found |= {"hardware": hardware(), "measured_at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
     print(table(found))
     if out is not None:
         from .report import page

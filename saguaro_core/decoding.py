@@ -131,7 +131,9 @@ def draft(active: Sequence[TargetSequence], record: Recorder, speculator: Specul
     return [None if s.q is None else over_target_ids(s.q, speculator.ids, columns) for s in speculations]
 
 
-def verify(active: Sequence[TargetSequence], record: Recorder, distributions: Sequence[Tensor | None], min_rows: int) -> None:
+def verify(
+    active: Sequence[TargetSequence], record: Recorder, distributions: Sequence[Tensor | None], min_rows: int
+) -> None:
     """One target forward over what was drafted for all sequences, and the verification of each."""
     t0 = record.now()
     positions = [len(s.trunk) + 1 for s in active]

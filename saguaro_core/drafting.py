@@ -116,9 +116,7 @@ class Drafter:
         self._lookups = self._hits = 0
         self.cache = SaguaroCache(0)
 
-    def begin(
-        self, prompts: Sequence[Sequence[int]], reuse: int | None, interrupted: Callable[[], bool]
-    ) -> None:
+    def begin(self, prompts: Sequence[Sequence[int]], reuse: int | None, interrupted: Callable[[], bool]) -> None:
         """Read the prompts. Then guess each first token and speculate behind it while the target still reads."""
         guesses = []
         for sequence, prompt in zip(self.active, prompts, strict=True):
@@ -294,9 +292,7 @@ class Drafter:
         plan, fan_out = self.controller.plan, self.settings.fan_out
         return fan_out[i] if fan_out else -(-plan.m // (plan.k + 1))
 
-    def _grow(
-        self, guesses: Sequence[tuple[DraftSequence, list[Guess]]], interrupted: Callable[[], bool]
-    ) -> None:
+    def _grow(self, guesses: Sequence[tuple[DraftSequence, list[Guess]]], interrupted: Callable[[], bool]) -> None:
         """One branch a guess, up to K steps deep: each step goes on with the first half of the branches, because a
         likely branch is worth more tokens. Branches that go further have the lower rows."""
         ids, k_max = self.model.ids, self.controller.plan.k

@@ -307,7 +307,8 @@ def _figure(height: int) -> go.Figure:
 
 
 def _place(method: str, methods: Sequence[str]) -> int:
-    return list(methods).index(method)
+    """A method looks the same in every figure; one that is not ours, or has other cores, gets what its place gives."""
+    return list(COLOURS).index(method) if method in COLOURS else list(methods).index(method)
 
 
 def _colour(method: str, methods: Sequence[str]) -> str:

@@ -154,7 +154,13 @@ class Run:
             texts = tuple(self._tokenizer.decode([id], clean_up_tokenization_spaces=False) for id in new)
             self._put(
                 TokenTexts(
-                    run=self.name, seq=event.seq, round=event.round, t0=event.t0, t1=event.t0, ids=tuple(new), texts=texts
+                    run=self.name,
+                    seq=event.seq,
+                    round=event.round,
+                    t0=event.t0,
+                    t1=event.t0,
+                    ids=tuple(new),
+                    texts=texts,
                 )
             )
 

@@ -15,13 +15,13 @@ from multiprocessing.connection import Connection, Listener
 import torch
 
 from .baselines import Stock, generate
-from .devices import split
 from .decoding import TargetSequence, decode
+from .devices import split
 from .drafting import Outcome, Speculation
 from .events import DRAFT_LOST, Notice, Transfer
+from .exact_rows import MIN_ROWS, probe_exact_rows
 from .messages import Begin, Done, End, Listening, Load, Perform, Ready, Reply, Speculate
 from .models import load_target
-from .exact_rows import MIN_ROWS, probe_exact_rows
 from .recorder import Recorder
 from .rules import make_rule
 from .sampling import Streams

@@ -44,7 +44,9 @@ def test_settings_of_rows():
 
 def test_a_batch_through_the_workers(tiny_engine):
     prompts, most = ["abc", "a longer prompt, to be ragged", "x", "yes"], [20, 7, 1, 33]
-    alone = [tiny_engine.generate(p, "ar", max_new_tokens=n, reuse=0).wait() for p, n in zip(prompts, most, strict=True)]
+    alone = [
+        tiny_engine.generate(p, "ar", max_new_tokens=n, reuse=0).wait() for p, n in zip(prompts, most, strict=True)
+    ]
     for method in ("sd", "ssd"):
         batch = tiny_engine.generate_batch(prompts, method, max_new_tokens=most, reuse=0).wait()
         assert [run.ids for run in batch.runs] == [run.ids for run in alone]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,8 @@ ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-backgroun
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EVIL = " ".join(HOSTILE[:7])
 TIMEOUT_MS = 8000
+TRACES = Path(__file__).parent.parent / "assets" / "traces"
+QUERY = "?compare=0"  # most tests count what reaches the engine
 
 
 def _missing(reason: str) -> None:
@@ -51,13 +55,15 @@ def browser():
 
 
 class Site:
-    """A served page and its engine."""
+    """A served page and its engine. `slot`: where the engine will be, for a page that is served before it is there."""
 
-    def __init__(self, blocks, engine=None):
-        from viz import page
+    def __init__(self, engine=None, traces=TRACES, slot=None):
+        from viz import page, replay
+        from viz.context import Context, EngineSlot
 
-        self.engine, self._blocks = engine, blocks
-        self.url = page.launch(blocks)
+        self.engine, self.slot = engine, slot or EngineSlot(engine)
+        self._blocks = page.build(Context(self.slot, replay.find(traces)))
+        self.url = page.launch(self._blocks)
 
     def close(self) -> None:
         self._blocks.close(verbose=False)
@@ -65,10 +71,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def stub_site() -> Iterator[Site]:
-    from viz import page
-
-    engine = StubEngine()
-    site = Site(page.build(engine), engine)
+    site = Site(StubEngine())
     yield site
     site.close()
 
@@ -85,9 +88,7 @@ def site(stub_site: Site) -> Site:
 
 @pytest.fixture(scope="module")
 def real_site(engine) -> Iterator[Site]:
-    from viz import page
-
-    site = Site(page.build(engine), engine)
+    site = Site(engine)
     yield site
     site.close()
 
@@ -95,7 +96,7 @@ def real_site(engine) -> Iterator[Site]:
 class Visitor:
     """A browser tab and what a person does in it. Notes what must never happen: dialogs, errors, foreign requests."""
 
-    def __init__(self, browser, url: str, width: int = 1280, height: int = 900, query: str = ""):
+    def __init__(self, browser, url: str, width: int = 1280, height: int = 900, query: str = QUERY):
         self.tab = browser.new_page(viewport={"width": width, "height": height})
         self.tab.set_default_timeout(TIMEOUT_MS)
         self.bad: list[str] = []
@@ -105,6 +106,7 @@ class Visitor:
         self.tab.on("request", lambda request: self._request(request.url, url))
         self.tab.goto(url + query)
         self.tab.wait_for_selector(".tl-stage")
+        self.tab.wait_for_function("document.querySelector('#notice .sg-notice').textContent")  # the page is filled
 
     def _request(self, wanted: str, home: str) -> None:
         if not wanted.startswith((home, "data:", "blob:")):
@@ -116,7 +118,11 @@ class Visitor:
 
     def wait_running(self) -> None:
         self.tab.wait_for_selector("#stop", state="visible")
-        self.tab.wait_for_function("document.querySelectorAll('#chat .bot .md').length > 0")
+        self.tab.wait_for_function(
+            """() => { const said = (who) => document.querySelectorAll(`#chat .${who} .md`);
+            return said("bot").length && said("bot").length === said("user").length
+                && document.querySelector("#stats [data-key=state]").textContent === "running"; }"""
+        )  # not the recorded conversation any more
 
     def wait_idle(self, seconds: float = 15) -> None:
         self.tab.wait_for_selector("#send", state="visible", timeout=seconds * 1000)
@@ -133,7 +139,7 @@ class Visitor:
         return self.tab.inner_text(f'#stats [data-key="{key}"]')
 
     def notice(self) -> str:
-        return self.tab.inner_text(".sg-notice")
+        return self.tab.inner_text("#notice .sg-notice")
 
     def pick(self, method: str) -> None:
         self.tab.click(f"#method label:has(input[value='{method}'])")
@@ -251,7 +257,7 @@ def test_methods_switch_between_turns(visit, site):
 def test_empty_prompt_says_so_and_runs_nothing(visit, site):
     visitor = visit(site.url)
     visitor.send("   ")
-    visitor.tab.wait_for_function("document.querySelector('.sg-notice').textContent.includes('Type a message')")
+    visitor.tab.wait_for_function("document.querySelector('#notice .sg-notice').textContent.includes('Type a message')")
     assert not site.engine.calls and visitor.tab.is_visible("#send")
     assert visitor.tab.input_value("#prompt textarea") == "   "
 
@@ -280,12 +286,12 @@ def test_an_error_is_shown_and_the_prompt_kept(visit, site, fail):
     visitor = visit(site.url)
     site.engine.fail = fail
     visitor.send("Keep this")
-    visitor.tab.wait_for_selector(".sg-notice.error")
+    visitor.tab.wait_for_selector("#notice .sg-notice.error")
     assert str(fail) in visitor.notice()
     assert visitor.tab.input_value("#prompt textarea") == "Keep this" and not visitor.said("user")
     visitor.limit(16)
     visitor.tab.press("#prompt textarea", "Enter")
-    visitor.wait_running()
+    visitor.tab.wait_for_function("document.querySelector('#stats [data-key=state]').textContent === 'length limit'")
     visitor.wait_idle()
     assert visitor.said("user") == ["Keep this"] and visitor.cell("state") == "length limit" and not visitor.notice()
 
@@ -309,10 +315,13 @@ def test_settings_reach_the_engine(visit, site):
         "seed": 0,
         "fan_out": None,
         "temperature": 0.0,
+        "verification": None,
+        "top_k": 0,
+        "top_p": 1.0,
     }
     visitor.tab.fill("#fan-out input, #fan-out textarea", "ten")
     visitor.send("Hello again")
-    visitor.tab.wait_for_selector(".sg-notice.error")
+    visitor.tab.wait_for_selector("#notice .sg-notice.error")
     assert "Fan-out" in visitor.notice() and len(site.engine.calls) == 1
 
 
@@ -345,11 +354,9 @@ def _elements(visitor: Visitor) -> list[str]:
 
 
 def test_a_hostile_answer_and_model_name_stay_inert(visit, browser):
-    from viz import page
-
     engine = StubEngine(text="start " + EVIL + " `<b>` end\n\n```html\n<img src=x onerror=alert(1)>\n```\n", speed=3)
     engine.info["target"] = EVIL
-    site = Site(page.build(engine), engine)
+    site = Site(engine)
     try:
         visitor = visit(site.url)
         assert EVIL in visitor.tab.inner_text(".sg-who")
@@ -358,6 +365,244 @@ def test_a_hostile_answer_and_model_name_stay_inert(visit, browser):
         for wanted in (HOSTILE[0], HOSTILE[1], "${alert(1)}", "{{value}}", "<b>", "end"):
             assert wanted in shown
         assert shown.count(HOSTILE[0]) == 2 and _elements(visitor) == ["pre"]
+    finally:
+        site.close()
+
+
+def test_undo_takes_the_last_exchange_back(visit, site):
+    visitor = visit(site.url)
+    visitor.limit(16)
+    visitor.ask("First")
+    visitor.ask("Second")
+    visitor.tab.click("#undo")
+    visitor.tab.wait_for_function("document.querySelectorAll('#chat .user .md').length === 1")
+    assert visitor.tab.input_value("#prompt textarea") == "Second" and visitor.said("user") == ["First"]
+    visitor.ask("Third")
+    assert [turn["content"] for turn in site.engine.calls[-1][0]][::2] == ["First", "Third"]
+
+
+def test_an_example_is_asked_at_once(visit, site):
+    visitor = visit(site.url)
+    visitor.limit(16)
+    visitor.tab.click("#examples .ex-card >> nth=2")
+    visitor.tab.wait_for_function("document.querySelector('#stats [data-key=state]').textContent === 'length limit'")
+    assert "story" in site.engine.calls[-1][0][-1]["content"]
+
+
+THINKING = "<think>2 < 3 & **so**</think>\n\nYes. \u0645\u0631\u062d\u0628\u0627 \u4f60\u597d \U0001f335 \\(x^2\\) $5 and $6 `vector<int>`"
+
+
+def test_thoughts_scripts_emoji_formulas_and_code_render(visit, site):
+    visitor = visit(site.url)
+    site.engine.text, site.engine.speed = THINKING, 3
+    visitor.ask("Think")
+    answer = visitor.said("bot")[-1]
+    for wanted in ("Yes.", "\u0645\u0631\u062d\u0628\u0627", "\u4f60\u597d", "\U0001f335", "$5 and $6", "vector<int>"):
+        assert wanted in answer
+    assert "<think>" not in answer and visitor.tab.locator("#chat .katex").count() == 1
+    assert "Thinking" in visitor.tab.inner_text("#chat")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Tokens, and AR and SD on the same prompt
+
+
+def _measured(visitor: Visitor, seconds: float = 20) -> None:
+    visitor.tab.wait_for_function(
+        "['vs_ar', 'vs_sd'].every((key) => document.querySelector(`#stats [data-key=${key}]`).textContent)",
+        timeout=seconds * 1000,
+    )
+
+
+def answer_state(visitor: Visitor) -> dict:
+    return visitor.tab.evaluate("document.querySelector('.an').sgState()")
+
+
+def compares(visitor: Visitor, seconds: float = 20) -> None:
+    visitor.limit(48)
+    visitor.send("Name three colours.")
+    visitor.wait_running()
+    assert visitor.cell("vs_ar") == "" and visitor.cell("note_ar").startswith("measuring"), "a guess, or no word"
+    _measured(visitor, seconds)
+    assert float(visitor.cell("vs_ar")) > 0.3 and float(visitor.cell("vs_sd")) > 0.3
+    assert visitor.cell("note_ar").startswith("AR: ") and visitor.cell("method") == "SSD"
+    assert answer_state(visitor)["times"] == ["ssd", "ar", "sd"]
+
+
+@pytest.mark.real
+def test_real_comparison(visit, real_site):
+    compares(visit(real_site.url, query=""), 60)
+
+
+def test_ar_and_sd_are_measured_after_the_answer(visit, site):
+    visitor = visit(site.url, query="")
+    compares(visitor)
+    answered, ar, sd = (run._seen for run in site.engine.runs)
+    assert [call[1]["method"] for call in site.engine.calls] == ["ssd", "ar", "sd"]
+    assert all(call[0] == site.engine.calls[0][0] and call[1]["reuse"] == 0 for call in site.engine.calls[1:])
+    for events, key in ((ar, "vs_ar"), (sd, "vs_sd")):
+        expected = _decode_s(events) / _decode_s(answered)
+        assert float(visitor.cell(key)) == pytest.approx(expected, abs=0.006)
+    visitor.tab.click("#retry")
+    visitor.tab.wait_for_function("document.querySelector('#stats [data-key=state]').textContent === 'running'")
+    visitor.tab.wait_for_function("document.querySelector('#stats [data-key=vs_ar]').textContent")
+    assert visitor.cell("state") == "running", "what is known of this prompt is shown while the text comes"
+    visitor.wait_idle()
+    time.sleep(0.5)
+    assert len(site.engine.calls) == 4, "measured once"
+
+
+def _decode_s(events: list) -> float:
+    times = [event.t1 for event in events if isinstance(event, ev.Tokens) and event.ids]
+    return times[-1] - times[0]
+
+
+def test_measuring_can_be_skipped_and_gives_way_to_the_next_message(visit, site):
+    visitor = visit(site.url, query="")
+    visitor.limit(256)
+    site.engine.speed = 4
+    visitor.ask("First")
+    site.engine.speed = 0.5
+    visitor.tab.wait_for_selector("#stop", state="visible")
+    assert visitor.tab.inner_text("#stop") == "Skip" and visitor.tab.is_visible("#send")
+    visitor.tab.click("#stop")
+    visitor.tab.wait_for_function("document.querySelector('#stats [data-key=note_ar]').textContent === 'not measured'")
+    assert len(site.engine.runs) == 2 and site.engine.runs[-1].cancelled and visitor.cell("vs_ar") == ""
+    visitor.tab.click("#retry")
+    until(lambda: len(site.engine.runs) == 3)
+    site.engine.runs[-1].cancel()
+    visitor.wait_idle()
+    site.engine.speed = 4
+    visitor.ask("Second")
+    site.engine.speed = 0.5
+    until(lambda: len(site.engine.runs) == 5, 5)
+    measuring = site.engine.runs[-1]
+    assert site.engine.calls[-1][1]["method"] == "ar"
+    site.engine.speed = 4
+    visitor.send("Third")
+    until(lambda: len(site.engine.runs) == 6, 3)
+    assert site.engine.calls[-1][0][-1]["content"] == "Third"
+    assert measuring.cancelled, "the next message does not wait for measurements"
+
+
+def test_tokens_are_shown_by_origin_and_explained(visit, site):
+    visitor = visit(site.url)
+    site.engine.text = EVIL + " \u202e \u0645\u0631\u062d\u0628\u0627"
+    visitor.ask("Show me")
+    visitor.tab.click(".an [data-view=tokens]")
+    visitor.tab.wait_for_function("document.querySelectorAll('.an-text .t').length > 10")
+    assert not visitor.tab.is_visible("#chat") and visitor.tab.inner_text(".an-asked") == "Show me"
+    shown = visitor.tab.evaluate("document.querySelector('.an-text').textContent")
+    named = site.engine.text.replace("\u202e", "\u2039U+202E\u203a").replace("\u202c", "\u2039U+202C\u203a")
+    assert shown == named and visitor.tab.locator(".an-text *:not(span)").count() == 0
+    states = [state for event in site.engine.runs[-1]._seen if isinstance(event, ev.Tokens) for state in event.state]
+    letters = visitor.tab.evaluate("[...document.querySelectorAll('.an-text .t')].map((e) => e.classList[1])")
+    assert letters == [state[0] for state in states]
+    visitor.tab.focus(".an-text")
+    visitor.tab.keyboard.press("End")
+    visitor.tab.wait_for_selector(".an-tip", state="visible")
+    told = visitor.tab.inner_text(".an-tip")
+    assert "round " in told and ("hit" in told or "miss" in told)
+    visitor.tab.hover(".an-text .t >> nth=1")
+    assert visitor.tab.is_visible(".an-tip")
+    visitor.tab.click(".an [data-view=rendered]")
+    assert visitor.tab.is_visible("#chat")
+
+
+def test_the_ghosts_play_at_true_speed(visit, site):
+    visitor = visit(site.url)  # the recorded run
+    visitor.tab.click(".an [data-view=tokens]")
+    visitor.tab.wait_for_function("document.querySelectorAll('.an-text .t[data-at]').length > 1")
+    state = answer_state(visitor)
+    assert state["times"] == ["ssd", "ar", "sd"]
+    visitor.tab.click(".an-go")
+    began = time.monotonic()
+    visitor.tab.wait_for_function("!document.querySelector('.an').sgState().playing")
+    assert time.monotonic() - began == pytest.approx(state["end"] / 1000, abs=1.0)
+    marks = visitor.tab.evaluate("[...document.querySelectorAll('.an-text .t[data-at]')].map((e) => e.dataset.at)")
+    assert marks == ["SSD AR SD"], "at the end all have the whole text"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The address, and the models that are still loading
+
+
+def test_settings_travel_in_the_address(visit, site):
+    query = "?compare=0&method=sd&k=2&temperature=0.7&seed=5&max_new_tokens=16&top_p=0.9&verification=coupled"
+    visitor = visit(site.url, query=query + "&prompt=Hello%20there")
+    assert visitor.tab.input_value("#prompt textarea") == "Hello there"
+    visitor.tab.press("#prompt textarea", "Enter")
+    until(lambda: site.engine.calls, 5)
+    wanted = {"method": "sd", "k": 2, "temperature": 0.7, "seed": 5, "max_new_tokens": 16, "top_p": 0.9}
+    assert wanted.items() <= site.engine.calls[-1][1].items()
+    visitor.wait_idle()
+    visitor.pick("ar")
+    visitor.tab.wait_for_function("new URLSearchParams(location.search).get('method') === 'ar'")
+    assert "seed=5" in visitor.tab.url and "compare=0" in visitor.tab.url
+    visitor.pick("ssd")
+    visitor.tab.wait_for_function("!new URLSearchParams(location.search).has('method')")
+
+
+def test_a_hostile_address_is_refused_with_a_sentence(visit, site):
+    from urllib.parse import urlencode
+
+    hostile = {
+        "method": EVIL,
+        "k": EVIL,
+        "temperature": "nan",
+        "seed": "-1",
+        "trace": EVIL,
+        "tab": EVIL,
+        "prompt": EVIL,
+    }
+    visitor = visit(site.url, query="?compare=0&" + urlencode(hostile))
+    visitor.tab.wait_for_selector("#notice .sg-notice.error")
+    assert all(name in visitor.notice() for name in ("method", "k", "temperature", "seed", "trace"))
+    assert "<" not in visitor.notice() and _elements(visitor) == []
+    assert visitor.tab.input_value("#prompt textarea") == EVIL
+    visitor.limit(16)
+    visitor.ask("Hello")
+    assert site.engine.calls[-1][1]["method"] == "ssd" and site.engine.calls[-1][1]["seed"] == 0
+
+
+def test_the_page_is_there_before_the_models(visit):
+    from viz.context import EngineSlot
+
+    come, slot = threading.Event(), EngineSlot()
+    slot.load(lambda: (come.wait(30), StubEngine())[1])
+    site = Site(slot=slot)
+    try:
+        visitor = visit(site.url)
+        visitor.tab.wait_for_function("document.querySelector('.sg-models').innerText.includes('Loading the models')")
+        assert visitor.timeline()["bars"][0] > 10 and visitor.cell("method") == "SSD", "a recorded run meanwhile"
+        visitor.send("Hello")
+        visitor.tab.wait_for_selector("#notice .sg-notice.error")
+        assert "still loading" in visitor.notice() and visitor.tab.input_value("#prompt textarea") == "Hello"
+        come.set()
+        visitor.tab.wait_for_function("document.querySelector('.sg-models').innerText.includes('135M-parameter')")
+        visitor.limit(16)
+        visitor.ask("Hello")
+        assert visitor.said("user") == ["Hello"]
+    finally:
+        site.close()
+
+
+def test_a_failed_load_is_said_on_the_page(visit):
+    from viz.context import EngineSlot
+
+    def fail():
+        raise ValueError("no such model " + HOSTILE[0])
+
+    slot = EngineSlot()
+    slot.load(fail).join()
+    site = Site(slot=slot)
+    try:
+        visitor = visit(site.url)
+        visitor.tab.wait_for_function("document.querySelector('.sg-models').innerText.includes('could not be loaded')")
+        assert HOSTILE[0] in visitor.tab.inner_text(".sg-models")
+        visitor.send("Hello")
+        visitor.tab.wait_for_selector("#notice .sg-notice.error")
+        assert "could not be loaded" in visitor.notice()
     finally:
         site.close()
 
@@ -388,7 +633,7 @@ def test_a_browser_that_freezes_still_gets_every_event(visit, site):
 
 def test_the_timeline_is_drawn_follows_pans_zooms_and_explains(visit, site):
     visitor = visit(site.url)
-    visitor.limit(96)
+    visitor.limit(160)
     visitor.ask("Hello")
     assert visitor.inked() > 8
     following = visitor.timeline()
@@ -398,7 +643,8 @@ def test_the_timeline_is_drawn_follows_pans_zooms_and_explains(visit, site):
     assert not fitted["following"] and fitted["view"]["a"] == 0 and fitted["view"]["b"] > fitted["latest"]
     visitor.tab.locator(".tl-stage").scroll_into_view_if_needed()
     box = visitor.tab.locator(".tl-stage").bounding_box()
-    visitor.tab.mouse.click(box["x"] + 300, box["y"] + 60)
+    visitor.tab.focus(".tl-stage")
+    visitor.tab.mouse.move(box["x"] + 300, box["y"] + 60)
     visitor.tab.mouse.wheel(0, -600)
     visitor.tab.wait_for_function(
         f"(v => v.b - v.a < {fitted['view']['b'] / 1.3})(document.querySelector('.tl').sgState().view)"
@@ -437,8 +683,8 @@ def test_nothing_is_drawn_while_nothing_happens(visit, site):
 @pytest.mark.parametrize("mode", ("light", "dark"))
 @pytest.mark.parametrize("width", (1280, 390))
 def test_light_and_dark_wide_and_narrow_fit(visit, site, mode, width):
-    visitor = visit(site.url, width=width, query=f"?__theme={mode}")
-    visitor.limit(96)
+    visitor = visit(site.url, width=width, query=f"?__theme={mode}&compare=0")
+    visitor.limit(256)
     heights = {visitor.tab.locator("#stats").bounding_box()["height"]}
     visitor.send("Hello " + "x" * 200)
     visitor.wait_running()
@@ -493,6 +739,22 @@ def test_visitors_queue_and_can_leave(visit, site):
     assert len(site.engine.runs) == 1
 
 
+def test_two_visitors_at_once_see_only_their_own(visit, site):
+    first, second = visit(site.url), visit(site.url)
+    for visitor in (first, second):
+        visitor.limit(64)
+    first.send("Mine")
+    second.send("Yours")
+    for visitor, own in ((first, "Mine"), (second, "Yours")):
+        visitor.tab.wait_for_function(
+            "document.querySelector('#stats [data-key=state]').textContent === 'length limit'"
+        )
+        assert visitor.said("user") == [own]
+    assert len(site.engine.calls) == 2
+    feeds = {visitor.timeline()["feed"] for visitor in (first, second)}
+    assert len(feeds) == 2
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Without a browser: the endpoint, and replay
 
@@ -516,11 +778,9 @@ def test_the_chat_endpoint_streams(site):
 
 
 def test_replay_shows_a_recorded_run_without_an_engine(visit, tmp_path):
-    from viz import replay
-
     trace.save(tmp_path / "one.jsonl", play("ssd", 80, text="<b>hostile</b> " * 12))
     trace.save(tmp_path / "two.jsonl", play("ar", 30))
-    site = Site(replay.build(replay.find(tmp_path)))
+    site = Site(traces=tmp_path)
     try:
         visitor = visit(site.url)
         visitor.tab.wait_for_function("document.querySelector('.tl').sgState().bars[0] > 10")
@@ -534,8 +794,6 @@ def test_replay_shows_a_recorded_run_without_an_engine(visit, tmp_path):
 
 
 def test_a_very_long_run_stays_bounded(visit, tmp_path):
-    from viz import replay
-
     run = play("ssd", 200)
     length = run[-1].t1 + 0.1
     shifted = [
@@ -545,7 +803,7 @@ def test_a_very_long_run_stays_bounded(visit, tmp_path):
     ]
     trace.save(tmp_path / "long.jsonl", [run[0], *shifted])
     assert len(shifted) > deltas.ROWS_KEPT
-    site = Site(replay.build(replay.find(tmp_path)))
+    site = Site(traces=tmp_path)
     try:
         visitor = visit(site.url)
         visitor.tab.wait_for_function("document.querySelector('.tl').sgState().bars[0] > 1000")

@@ -5,16 +5,20 @@ from __future__ import annotations
 import html
 import json
 import re
+import statistics
+from pathlib import Path
 
 import pytest
 
 from saguaro_core import events as ev
+from saguaro_core import trace
 from saguaro_core.summary import summarise
-from viz import deltas, livestats, safetext
+from viz import deltas, livestats, rounds, safetext
 
 from .stub_engine import play
 
 METHODS = ("ar", "sd", "ssd")
+TRACES = Path(__file__).parent.parent / "assets" / "traces"
 HOSTILE = (
     "<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "${alert(1)}", "`${alert(1)}`",
     "\\u{zz} \\x \\\\",
@@ -31,7 +35,7 @@ HOSTILE = (
 @pytest.mark.parametrize("method", METHODS)
 def test_every_drawn_event_gives_one_row_with_its_times(method):
     events = play(method, 40)
-    silent = (ev.Transfer, ev.Controller)
+    silent = (ev.Transfer, ev.Controller, ev.TokenTexts)
     assert len(deltas.rows(events)) == sum(not isinstance(event, silent) for event in events)
     for event in events:
         made = deltas.row(event)
@@ -111,6 +115,144 @@ def test_feeds_are_bounded_and_answer_only_for_their_token():
     for _ in range(deltas.FEEDS_KEPT):
         feeds.open()
     assert feeds.since(first.token, 0) == {}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Rounds in words
+
+
+def _opened(events) -> tuple[deltas.Feeds, deltas.Feed]:
+    feeds = deltas.Feeds()
+    feed = feeds.open()
+    feed.push(events)
+    return feeds, feed
+
+
+def _texts(events) -> dict[int, str]:
+    return {id: text for e in events if isinstance(e, ev.TokenTexts) for id, text in zip(e.ids, e.texts, strict=True)}
+
+
+@pytest.mark.parametrize("seed", (0, 1))
+def test_a_round_is_told_as_the_events_have_it(seed):
+    events = play("ssd", 90, seed=seed, wrong=HOSTILE)
+    _, feed = _opened(events)
+    texts, kinds = {id: rounds.visible(text) for id, text in _texts(events).items()}, set()
+    lookups = {e.round: e for e in events if isinstance(e, ev.Lookup)}
+    for verify in (e for e in events if isinstance(e, ev.Verify)):
+        told, lookup = feed.round(verify.round), lookups[verify.round]
+        kinds.add(told["kind"])
+        assert told["kind"] == ("hit" if lookup.hit else "miss") and told["lead"].lower().startswith(told["kind"])
+        states = ["accepted"] * verify.accepted + ["refused"] * (verify.accepted < len(verify.drafted))
+        states += ["untested"] * (len(verify.drafted) - len(states))
+        assert [(t["token"], t["state"]) for t in told["guess"]["tokens"]] == [
+            (texts[id], state) for id, state in zip(verify.drafted, states, strict=True)
+        ]
+        assert told["guess"]["choice"]["token"] == texts[verify.bonus]
+        assert told["key"]["token"] == texts[lookup.bonus] and told["key"]["accepted"] == max(lookup.k, 0)
+        forks = told["forks"]["forks"]
+        assert [(b["token"], tuple(b["ready"])) for fork in forks for b in fork["branches"]] == [
+            (texts[token], tuple(texts[id] for id in ready)) for _, token, ready in lookup.candidates
+        ]
+        happened = [b for fork in forks for b in fork["branches"] if b["happened"]]
+        missing = [fork["missing"] for fork in forks if fork["missing"] is not None]
+        if lookup.hit:
+            assert len(happened) == 1 and not missing
+            assert tuple(happened[0]["ready"]) == tuple(texts[id] for id in verify.drafted)
+        else:
+            assert not happened and missing == [texts[lookup.bonus]]
+            assert "token by token, while the target waited" in told["guess"]["came"]
+    assert kinds == {"hit", "miss"}
+
+
+def test_the_buttons_lead_to_the_next_and_previous_of_each_kind():
+    events = play("ssd", 90)
+    _, feed = _opened(events)
+    hits = {e.round: e.hit for e in events if isinstance(e, ev.Lookup)}
+    for number in hits:
+        go = feed.round(number)["go"]
+        for name, wanted in (("hit", True), ("miss", False)):
+            kind = [n for n, hit in hits.items() if hit is wanted]
+            assert go[f"previous_{name}"] == max((n for n in kind if n < number), default=None)
+            assert go[f"next_{name}"] == min((n for n in kind if n > number), default=None)
+        assert go["previous"] == number - 1 and go["next"] == (number + 1 if number < max(hits) else None)
+
+
+@pytest.mark.parametrize("file", sorted(TRACES.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_the_numbers_of_recorded_rounds_add_up_to_the_summary(file):
+    """Other code, the same definitions: the medians over all rounds."""
+    events = trace.load(file)
+    _, feed = _opened(events)
+    summary, found = summarise(events), {}
+    for number in (e.round for e in events if isinstance(e, ev.Verify)):
+        for one in feed.round(number)["numbers"]:
+            found.setdefault(one["name"].split(",")[0], []).append(float(one["value"].removesuffix(" ms")))
+    assert statistics.median(found["T_V"]) == pytest.approx(summary["verify_ms"], abs=0.01)
+    assert statistics.median(found["Overhead"]) == pytest.approx(summary["overhead_ms"], abs=0.01)
+    assert ("T_tree" in found) == ("Slack" in found) == (summary["tree_step_ms"] is not None)
+
+
+def test_rounds_of_other_methods_and_the_prompt_have_their_own_words():
+    _, feed = _opened(play("ar", 12))
+    told = feed.round(3)
+    assert told["kind"] == "plain" and told["forks"] is None and told["guess"]["choice"]["state"] == "plain"
+    assert "one forward gave one token" in told["lead"] and told["guess"]["tokens"] == []
+    _, feed = _opened(play("sd", 12))
+    assert "nothing is prepared" in feed.round(1)["lead"] and "token by token" in feed.round(1)["guess"]["came"]
+    assert [one["value"] for one in feed.round(0)["numbers"]] and feed.round(0)["guess"]["choice"]["token"] == "The "
+
+
+def test_tokens_without_a_text_are_shown_by_number():
+    events = [e for e in play("ssd", 30) if not isinstance(e, ev.TokenTexts)]
+    _, feed = _opened(events)
+    verify = next(e for e in events if isinstance(e, ev.Verify))
+    assert [t["token"] for t in feed.round(1)["guess"]["tokens"]] == [f"#{id}" for id in verify.drafted]
+
+
+def test_a_branch_that_was_not_started_in_time_is_a_miss_that_says_so():
+    lookup = ev.Lookup(run="r", round=2, k=1, bonus=9, hit=False, rank=0, candidates=((0, 5, (1,)), (1, 9, ())))
+    _, feed = _opened([lookup, ev.Fallback(run="r", round=2, strategy="<b>", why="</script>")])
+    told = feed.round(2)
+    assert "no token of it had been drafted" in told["forks"]["found"]
+    assert told["forks"]["forks"][1]["branches"][0]["happened"] and told["guess"] is None
+
+
+def test_of_a_batch_the_first_sequence_is_told_and_it_says_so():
+    mine, other = (ev.Verify(run="r", seq=seq, round=1, rows=2, drafted=(4,), accepted=seq, bonus=9) for seq in (0, 1))
+    _, feed = _opened([mine, other])
+    assert feed.round(1)["guess"]["tokens"][0]["state"] == "refused" and "first of 2 answers" in feed.round(1)["batch"]
+    _, feed = _opened([mine])
+    assert not feed.round(1)["batch"]
+
+
+def test_what_the_fallback_did_is_said_even_where_there_was_no_guess():
+    events = [
+        ev.Lookup(run="r", round=3, k=0, bonus=7, candidates=((0, 5, (1,)),)),
+        ev.Fallback(run="r", round=3, strategy="partial_accept", why="too many wait"),
+        ev.Verify(run="r", round=3, rows=1, bonus=8),
+    ]
+    _, feed = _opened(events)
+    told = feed.round(3)["guess"]
+    assert "did not wait for a new guess" in told["came"] and "too many wait" in told["why"] and told["tokens"] == []
+
+
+def test_rounds_are_bounded_and_told_only_to_who_has_the_token():
+    feeds, feed = _opened([ev.Verify(run="r", round=n, rows=1, bonus=1) for n in range(1, rounds.ROUNDS_KEPT + 11)])
+    assert feeds.round(feed.token, 10) == {} and feeds.round(feed.token, 11)["round"] == 11
+    for token, number in (("", 11), (None, 11), ("nobody", 11), (feed.token, "11"), (feed.token, None), ([], 11)):
+        assert feeds.round(token, number) == {}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_token_is_shown_in_full_and_cannot_turn_its_neighbours(text):
+    shown = rounds.visible(text)
+    assert not re.search("[\\x00-\\x1f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]", shown)
+    back = re.sub("\u2039U\\+([0-9A-F]{4,})\u203a", lambda code: chr(int(code[1], 16)), shown)
+    assert back.replace("\u21b5", "\n") == text
+
+
+def test_whitespace_and_nothing_can_be_seen():
+    assert rounds.visible("  ") == "\u2423\u2423" and rounds.visible("") == "\u2205" and rounds.visible(" a") == " a"
+    assert rounds.visible("x" * 300) == "x" * rounds.TEXT_SHOWN + "\u2026"
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -225,21 +367,6 @@ def test_the_page_names_no_other_host():
     assert all(not font.stylesheet()["url"] for font in theme.theme()._font if hasattr(font, "stylesheet"))
 
 
-def test_settings_are_checked_with_a_sentence():
-    from viz import handlers
-
-    made = handlers.settings("ssd", "", "", 0, 0, 64)
-    assert made == {"method": "ssd", "k": None, "fan_out": None, "temperature": 0.0, "seed": 0, "max_new_tokens": 64}
-    assert handlers.numbers("10, 6/4 4") == [10, 6, 4, 4] and handlers.numbers(" 8 ") == 8
-    assert handlers.lookahead(" 3 ") == 3 and handlers.lookahead("") is None and handlers.lookahead(None) is None
-    with pytest.raises(ValueError, match="whole number"):
-        handlers.lookahead("-1")
-    with pytest.raises(ValueError, match="Fan-out"):
-        handlers.numbers("ten")
-    with pytest.raises(ValueError, match="method"):
-        handlers.settings("xyz", None, "", 0, 0, 64)
-
-
 @pytest.mark.parametrize(
     "target, said",
     (
@@ -252,27 +379,3 @@ def test_the_header_says_how_large_the_model_is(target, said):
     from viz.components.header import describe
 
     assert describe({"target": target, "draft": "d"})["caution"].startswith(said)
-
-
-def test_traces_are_found_opened_and_refused_with_a_sentence(tmp_path):
-    from saguaro_core import trace
-    from viz import replay
-
-    with pytest.raises(ValueError, match="no trace"):
-        replay.find(tmp_path)
-    trace.save(tmp_path / "a.jsonl", play("ssd", 20))
-    (tmp_path / "b.jsonl").write_text('{"event": "nonsense"}\n')
-    found = replay.find(tmp_path)
-    assert list(found) == ["a.jsonl", "b.jsonl"] and replay.find(tmp_path / "a.jsonl") == {
-        "a.jsonl": tmp_path / "a.jsonl"
-    }
-    message, strip, value, said = replay.open_trace(found["a.jsonl"], deltas.Feeds())
-    assert (
-        message[0]["content"].startswith("The target")
-        and strip["method"] == "SSD"
-        and value["done"]
-        and not said["text"]
-    )
-    assert sum(len(json.loads(chunk)) for chunk in value["chunks"].values()) == len(deltas.rows(play("ssd", 20)))
-    assert replay.open_trace(found["b.jsonl"], deltas.Feeds())[3]["level"] == "error"
-    assert replay.open_trace(None, deltas.Feeds())[3]["level"] == "error"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,21 +22,35 @@ class EngineSlot:
     def __init__(self, engine: Any = None):
         self.engine, self.error = engine, ""
         self.state = ABSENT if engine is None else READY
+        self._since = time.monotonic()
+        self._closed = False
+        self._lock = threading.Lock()
 
     def load(self, make: Callable[[], Any]) -> threading.Thread:
         """Call `make()` on a thread of its own; its result is the engine, its exception the reason why there is none."""
-        self.state = LOADING
+        self.state, self._since = LOADING, time.monotonic()
         thread = threading.Thread(target=self._load, args=(make,), name="saguaro-load", daemon=True)
         thread.start()
         return thread
 
     def _load(self, make: Callable[[], Any]) -> None:
         try:
-            self.engine = make()
-            self.state = READY
+            engine = make()
         except Exception as error:
             self.error = " ".join(str(error).split()) or type(error).__name__
             self.state = FAILED
+            print(f"The models could not be loaded: {self.error}", file=sys.stderr, flush=True)
+            return
+        with self._lock:
+            if not self._closed:
+                self.engine, self.state = engine, READY
+                return
+        engine.close()
+
+    @property
+    def seconds(self) -> float:
+        """How long the models have been loading."""
+        return time.monotonic() - self._since
 
     def get(self) -> Any:
         """The engine. Raises ValueError with a sentence for the visitor while there is none."""
@@ -46,6 +62,13 @@ class EngineSlot:
                 FAILED: f"The models could not be loaded: {self.error}",
             }.get(self.state, "This page plays recorded runs; there is no model behind it.")
         )
+
+    def close(self) -> None:
+        """Close the engine, or see to it that one that is still loading is closed as soon as it is there."""
+        with self._lock:
+            self._closed = True
+        if self.state == READY:
+            self.engine.close()
 
 
 @dataclass

@@ -16,7 +16,10 @@ from typing import Any
 
 from saguaro_core import events as ev
 
+from .choices import LABELS, VERIFICATIONS
 from .deltas import method_of
+
+Against = dict[str, tuple[float | None, str]]
 
 
 class Tally:
@@ -24,6 +27,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.method = ""
+        self.rule = ""  # verification and lookahead, in words
         self.tokens = 0
         self.rounds = 0
         self.finished: ev.RunFinished | None = None
@@ -43,7 +47,7 @@ class Tally:
     def _add(self, event: ev.Event) -> None:
         match event:
             case ev.RunStarted():
-                self.method = method_of(event)
+                self.method, self.rule = method_of(event), _rule(event)
             case ev.Tokens() if event.ids:
                 self.tokens += len(event.ids)
                 if event.round > 0:
@@ -77,6 +81,16 @@ class Tally:
         }
 
 
+def _rule(event: ev.RunStarted) -> str:
+    """A trace is somebody else's file, so only what is known is said."""
+    verification, k = event.settings.get("verification"), event.settings.get("k")
+    rule = verification if verification in VERIFICATIONS else ""
+    looks_ahead = f"K {k}" if isinstance(k, int) and 0 < k < 100 else ""
+    if looks_ahead and event.settings.get("auto"):
+        looks_ahead = "K auto"
+    return ", ".join(filter(None, (rule, looks_ahead)))
+
+
 def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
@@ -88,15 +102,20 @@ BLANK = {"method": "", "state": "idle", "cells": {}}
 STATES = {"eos": "done", "length": "length limit", "stop": "stop string", "cancelled": "stopped", "error": "failed"}
 
 
-def strip(tally: Tally, asked: str = "") -> dict[str, Any]:
+def strip(tally: Tally, asked: str = "", against: Against | None = None, state: str = "") -> dict[str, Any]:
     """What the stats strip shows: ready-made words, so that the browser only has to place them. `asked` is the method
-    that was requested, shown until the run says which one it uses."""
+    that was requested, shown until the run says which one it uses; `against`: by baseline the speedup over it (None
+    while there is none) and a word about it; `state`: instead of how the run ended."""
     numbers = tally.summary()
-    method = (tally.method or asked).upper()
+    method = label(tally.method or asked)
     finished = tally.finished
+    versus = {}
+    for name, (speedup, word) in (against or {}).items():
+        versus |= {f"vs_{name}": _number(speedup, "{:.2f}"), f"note_{name}": word}
     return {
         "method": f"{method} \N{RIGHTWARDS ARROW} AR" if tally.alone else method,
-        "state": STATES.get(finished.reason, "failed") if finished else "running",
+        "rule": tally.rule,
+        "state": state or (STATES.get(finished.reason, "failed") if finished else "running"),
         "cells": {
             "speed": _number(numbers["decode_tok_s"], "{:.1f}"),
             "ttft": _number(numbers["ttft_s"], "{:.0f}", 1000),
@@ -104,8 +123,13 @@ def strip(tally: Tally, asked: str = "") -> dict[str, Any]:
             "per_round": _number(numbers["tokens_per_round"], "{:.2f}"),
             "acceptance": _number(numbers["acceptance"], "{:.0f}", 100),
             "hits": _number(numbers["hit_rate"], "{:.0f}", 100),
-        },
+        }
+        | versus,
     }
+
+
+def label(method: str) -> str:
+    return LABELS.get(method, method.upper())
 
 
 def _number(value: float | None, form: str, scale: float = 1.0) -> str:

@@ -1,19 +1,17 @@
-"""The page on recorded traces: no engine, no model. It draws what the file says and nothing else."""
+"""Recorded runs in the chat: the answer, its numbers and its timeline, and what AR and SD took for the same prompt."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import gradio as gr
 
 from saguaro_core import events as ev
 from saguaro_core import trace
 
-from . import livestats, safetext
-from .components import Header, Notice, Stats, Timeline
-from .components.notice import note
-from .deltas import EMPTY, Feeds
+from .pace import Pace, shared
+
+BASELINES = ("ar", "sd")
 
 
 def find(path: str | Path) -> dict[str, Path]:
@@ -27,44 +25,42 @@ def find(path: str | Path) -> dict[str, Path]:
     return found
 
 
-def build(traces: dict[str, Path]) -> gr.Blocks:
-    feeds = Feeds()
-
-    def show(name: str) -> tuple:
-        return open_trace(traces.get(name), feeds)
-
-    with gr.Blocks(title="Saguaro, recorded runs", analytics_enabled=False, fill_width=True) as page:
-        Header(
-            {"caution": "Recorded runs", "models": "played back from trace files: nothing is computed now."},
-            elem_id="header",
-        )
-        chosen = gr.Dropdown(list(traces), value=next(iter(traces)), label="Recorded run", elem_id="trace")
-        answer = gr.Chatbot(
-            show_label=False, elem_id="chat", height=280, allow_tags=False, buttons=["copy"], feedback_options=None
-        )
-        notice = Notice(note(), elem_id="notice")
-        stats = Stats(livestats.BLANK, elem_id="stats")
-        timeline = Timeline(feeds.since, elem_id="timeline")
-        outputs: list[Any] = [answer, stats, timeline, notice]
-        for event in (page.load, chosen.change):
-            event(show, [chosen], outputs, show_progress="hidden", queue=False, api_visibility="private")
-    return page
-
-
-def open_trace(path: Path | None, feeds: Feeds) -> tuple:
-    """What the page shows for a trace: answer, numbers, timeline, notice."""
+def load(path: Path | None) -> list[ev.Event]:
+    """The events of the first run in a trace. Raises ValueError with a sentence."""
+    if path is None:
+        raise ValueError("There is no such recorded run.")
     try:
-        if path is None:
-            raise ValueError("there is no such trace")
         events = trace.load(path)
-    except (OSError, ValueError) as error:
-        return [], livestats.BLANK, EMPTY, note(str(error), "error")
-    feed = feeds.open()
-    feed.push(events)
-    tally = livestats.Tally().add(events)
-    text = "".join(event.text for event in events if isinstance(event, ev.Tokens))
-    said = [event.text for event in events if isinstance(event, ev.Notice)]
-    asked = next((event.prompt for event in events if isinstance(event, ev.RunStarted)), "")
-    messages = [{"role": "user", "content": safetext.literal(asked)}] if asked else []
-    messages.append({"role": "assistant", "content": safetext.markdown(text)})
-    return messages, livestats.strip(tally), feed.value() | {"done": True}, note(" ".join(said))
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None
+    later = [n for n, event in enumerate(events) if isinstance(event, ev.RunStarted)][1:]
+    return events[: later[0]] if later else events
+
+
+def baselines(run: Pace, traces: Iterable[Path]) -> dict[str, Pace]:
+    """Recorded runs of AR and SD with the same prompt and the same text as `run`, by method."""
+    found: dict[str, Pace] = {}
+    for path in traces if run.prompt else ():
+        other = _pace(path)
+        if other.prompt == run.prompt and other.method in BASELINES and shared(run, other) > 1:
+            found.setdefault(other.method, other)
+    return {name: found[name] for name in BASELINES if name in found and name != run.method}
+
+
+def first(traces: dict[str, Path]) -> str:
+    """The run to begin with: one of SSD whose prompt AR and SD were recorded with as well, else just one."""
+    for wanted in (2, 1, 0):
+        for name, path in traces.items():
+            pace = _pace(path)
+            if pace.method == "ssd" and len(baselines(pace, traces.values())) >= wanted:
+                return name
+    return next(iter(traces))
+
+
+@lru_cache(maxsize=64)
+def _pace(path: Path) -> Pace:
+    """Empty for a file that holds no run."""
+    try:
+        return Pace().add(load(path))
+    except ValueError:
+        return Pace()

@@ -19,7 +19,9 @@ LIGHT = {
     "step": "#8a3ab0", "on-step": "#ffffff", "wait": "#aab3c2",
     "overlap": "rgb(13 148 120 / 0.16)", "overlap-line": "#0d9478",
     "hit": "#15784a", "miss": "#c02b2b", "miss-ink": "#b3261e", "on-mark": "#ffffff",
-    "tip": "#1b2230", "tip-text": "#f4f6fa",
+    "tip": "#1b2230", "tip-text": "#f4f6fa", "tok-a": "#d9f2e4", "tok-c": "#fbe0df", "tok-b": "#dde7fd",
+    "m-ar": "#566072", "m-sd": "#9a4b00", "m-hsd": "#8a3ab0", "m-ssd": "#0d6e5c", "m-ssd-hsd": "#2458d3",
+    "m-hf-ar": "#5c6600", "m-hf-assisted": "#b3265e", "m-other": "#171c26",
 }  # fmt: skip
 DARK = {
     "muted": "#a6b0c0", "lane": "#1d222c",
@@ -28,7 +30,9 @@ DARK = {
     "step": "#c892e3", "on-step": "#23092f", "wait": "#596272",
     "overlap": "rgb(45 212 170 / 0.15)", "overlap-line": "#2dd4aa",
     "hit": "#4cc98d", "miss": "#ff8e84", "miss-ink": "#ff9d94", "on-mark": "#0b1210",
-    "tip": "#e9edf5", "tip-text": "#171c26",
+    "tip": "#e9edf5", "tip-text": "#171c26", "tok-a": "#173a2b", "tok-c": "#472325", "tok-b": "#1f3157",
+    "m-ar": "#a6b0c0", "m-sd": "#f5b353", "m-hsd": "#c892e3", "m-ssd": "#2dd4aa", "m-ssd-hsd": "#83a9ff",
+    "m-hf-ar": "#cdd46a", "m-hf-assisted": "#ff93b8", "m-other": "#eef1f6",
 }  # fmt: skip
 BACKGROUND = {"light": "#ffffff", "dark": "#151922"}
 
@@ -62,6 +66,7 @@ def theme() -> gr.themes.Base:
         font_mono=[mono, "ui-monospace", "monospace"],
         radius_size=gr.themes.sizes.radius_lg,
     ).set(
+        color_accent="var(--sg-target)",
         body_background_fill="#f7f8fb",
         body_background_fill_dark="#0e1118",
         background_fill_primary=BACKGROUND["light"],

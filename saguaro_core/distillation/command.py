@@ -8,6 +8,7 @@ OUT/training/                         what --resume needs: options, text, first 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import time
@@ -123,7 +124,8 @@ class Work:
         generator = torch.Generator(self.device).manual_seed(seed)
         while not shard or spent < seconds:
             started = time.monotonic()
-            conversations = writer.write(source, generator, until=started + seconds - spent)
+            until = started + seconds - spent if shard else math.inf  # the first shard is whole: some of it is held out
+            conversations = writer.write(source, generator, until)
             save_shard(self.folder / f"text-{shard:05d}.npz", conversations)
             took = time.monotonic() - started
             spent, shard = spent + took, shard + 1

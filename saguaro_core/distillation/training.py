@@ -23,8 +23,6 @@ from transformers import PreTrainedModel
 from .loss import accepted_per_round, agreement, divergence, label, log_likelihoods
 from .selfplay import ANSWER, Conversation
 
-PAUSE_S = 60  # a step that seems to last longer was stopped from outside: the rest does not count
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -124,9 +122,10 @@ class Trainer:
             for batch in self._batches(text):
                 if self.progress.seconds >= seconds:
                     break
-                started = time.monotonic()
+                started, worked = time.monotonic(), time.process_time()
                 losses.append(self._step(batch, self.progress.seconds / seconds))
-                self.progress.seconds += min(time.monotonic() - started, PAUSE_S)
+                # The smaller one: while the process is stopped or starved by others, the schedule waits for it.
+                self.progress.seconds += min(time.monotonic() - started, time.process_time() - worked)
                 if self.progress.seconds - reported >= self.recipe.report_s:
                     reported = self.progress.seconds
                     self.save()

@@ -1,6 +1,6 @@
 """The top of the page: name, what SSD is in a sentence, and which models answer.
 
-Value: `{"models": str, "caution": str}`.
+Value: `{"models": str, "caution": str, "state": "" | "loading" | "failed"}`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ class Header(Part):
     name = "header"
 
 
+def loading(seconds: float) -> dict[str, str]:
+    """The header's value while the models are loaded."""
+    rest = "Recorded runs and the lessons can be used meanwhile."
+    return {"state": "loading", "caution": f"Loading the models, {seconds:.0f} s.", "models": rest}
+
+
 def describe(info: dict[str, Any]) -> dict[str, str]:
     """The header's value for an engine's `info`."""
     target, draft = str(info.get("target", "?")), str(info.get("draft", "?"))
-    where = f"{target} on {info.get('target_device', '?')}, drafted for by {draft} on {info.get('draft_device', '?')}"
+    where = f"Target: {target} on {info.get('target_device', '?')}. Draft: {draft} on {info.get('draft_device', '?')}"
     if info.get("dtype"):
-        where += f", {info['dtype']}"
+        where += f" ({info['dtype']})"
     size = _SIZE.search(target)
     if not size:
         return {"models": where, "caution": ""}
     article = "an" if size[1].split(".")[0] in ("8", "11", "18") else "a"
     caution = f"Answers come from {article} {size[1]}{size[2]}-parameter model"
     small = size[2] == "M" or float(size[1]) < 3
-    advice = ": watch how fast they come, do not trust what they say." if small else "."
+    advice = ": watch the speed, not the words." if small else "."
     return {"models": where, "caution": caution + advice}

@@ -4,7 +4,7 @@ const method = element.querySelector('[data-key="method"]');
 
 function show() {
   const value = props.value || {};
-  const words = { ...(value.cells || {}), method: value.method || "none yet", state: value.state === "idle" ? "" : value.state || "" };
+  const words = { ...(value.cells || {}), method: value.method || "none yet", rule: value.rule || "", state: value.state === "idle" ? "" : value.state || "" };
   for (const place of places) {
     const word = words[place.dataset.key] || "";
     if (place.textContent !== word) place.textContent = word;
