@@ -6,12 +6,16 @@ bit-exactness rules want and unpadded; the identity check uses the padded one, r
 
 A conversation (one prompt, all its turns, with one method) is the unit: it is recorded when it is complete, and an
 interrupted one is measured anew. What it leaves is a list of `Played` turns; `results` makes the numbers of them.
+
+A batch of B takes the place of a conversation: the first turns of B consecutive prompts, decoded together. The last
+batch wraps around to the first prompts, and one of more sequences than there are prompts holds some several times.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .events import DRAFT_LOST, Event, Notice, RunFinished, RunStarted, Tokens
 from .prompts import Prompt
 from .settings import METHODS
+from .summary import summarise
 
 if TYPE_CHECKING:
     from .engine import SaguaroSSD
@@ -38,11 +43,13 @@ class Plan:
     """What is measured. `turns`: how many turns of each prompt are played, every method answering its own earlier
     answer. `resources`: "split" gives each of the two devices its own cores; "all" measures, beside that, every
     method whose devices never work at the same time with the cores of both (see `threads_of_all`). `settings` go to
-    `generate`; its `verification` counts at temperatures above 0 where several temperatures are measured."""
+    `generate`; its `verification` counts at temperatures above 0 where several temperatures are measured. Methods of
+    BASELINES run one prompt at a time and are measured at batch size 1 only."""
 
     prompts: tuple[Prompt, ...]
     methods: tuple[str, ...]
     temperatures: tuple[float, ...] = (0.0,)
+    batch_sizes: tuple[int, ...] = (1,)
     repeat: int = 1
     turns: int = 1
     resources: str = SPLIT
@@ -56,6 +63,10 @@ class Plan:
         for method in self.methods:
             if method not in (*METHODS, *BASELINES):
                 raise ValueError(f"unknown method {method!r}; choose from {', '.join((*METHODS, *BASELINES))}")
+        if not self.batch_sizes or min(self.batch_sizes) < 1:
+            raise ValueError("batch sizes are whole numbers from 1")
+        if 1 not in self.batch_sizes and (alone := [method for method in self.methods if method in BASELINES]):
+            raise ValueError(f"{' and '.join(alone)}: one prompt at a time; measure batch size 1 too, or leave it out")
         if self.resources not in (SPLIT, ALL):
             raise ValueError(f"resources are {SPLIT!r} or {ALL!r}, not {self.resources!r}")
         if self.resources == ALL and not self.order(ALL):
@@ -68,21 +79,26 @@ class Plan:
         """Engines that are needed, one after another, never at once."""
         return (SPLIT,) if self.resources == SPLIT else (SPLIT, ALL)
 
-    def order(self, resources: str) -> list[str]:
+    def order(self, resources: str, batch_size: int = 1) -> list[str]:
         """The methods of a phase. SSD uses both devices at once already, so it has no place in the phase "all"."""
         methods = [method for method in self.methods if resources == SPLIT or not method.startswith("ssd")]
+        methods = [method for method in methods if batch_size == 1 or method not in BASELINES]
         return list(dict.fromkeys([*methods, UNPADDED] if "ar" in methods else methods))
 
     def conversations(self, resources: str = SPLIT) -> list[Conversation]:
         """All of a phase, in the order in which they are measured."""
-        order = self.order(resources)
         return [
-            Conversation(resources, repetition, number, temperature, method)
+            Conversation(resources, repetition, number, temperature, method, batch_size)
             for repetition in range(self.repeat)
-            for number in range(len(self.prompts))
+            for batch_size in self.batch_sizes
+            for number in range(math.ceil(len(self.prompts) / batch_size))
             for temperature in self.temperatures
-            for method in _rotated(order, number + repetition)
+            for method in _rotated(self.order(resources, batch_size), number + repetition)
         ]
+
+    def batch(self, number: int, batch_size: int) -> list[Prompt]:
+        """The prompts of one batch."""
+        return [self.prompts[(number * batch_size + row) % len(self.prompts)] for row in range(batch_size)]
 
     def at(self, temperature: float) -> dict[str, Any]:
         """The settings at one temperature."""
@@ -100,7 +116,7 @@ class Plan:
             "tasks": tasks,
             "methods": list(self.methods),
             "temperatures": list(self.temperatures),
-            "batch_sizes": [1],
+            "batch_sizes": list(self.batch_sizes),
             "prompts": len(self.prompts),
             "prompts_sha256": hashlib.sha256(texts).hexdigest(),
             "settings": {name: _plain(value) for name, value in self.settings.items() if value is not None},
@@ -108,19 +124,21 @@ class Plan:
 
 
 class Conversation(NamedTuple):
-    """One prompt (by its number in the plan) with one method. Its tuple is its name."""
+    """One prompt or batch (by its number in the plan) with one method. Its tuple is its name."""
 
     resources: str
     repetition: int
     number: int
     temperature: float
     method: str
+    batch_size: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
     """One turn of a conversation. `summary`: `summary.summarise` of its run, None where it was `skipped` or ended in
-    an `error` (each a sentence, or ""). `gaps_ms`: see `gaps_ms`."""
+    an `error` (each a sentence, or ""). `gaps_ms`: see `gaps_ms`; of a batch, those of all its sequences. `rows`: the
+    ids of each sequence of a batch, which has no `ids`."""
 
     task: str
     prompt: str
@@ -133,6 +151,7 @@ class Played:
     batch_size: int = 1
     verification: str = ""
     ids: tuple[int, ...] = ()
+    rows: tuple[tuple[int, ...], ...] = ()
     gaps_ms: tuple[float, ...] = ()
     summary: dict[str, Any] | None = None
     skipped: str = ""
@@ -140,7 +159,9 @@ class Played:
 
     @property
     def conversation(self) -> Conversation:
-        return Conversation(self.resources, self.repetition, self.number, self.temperature, self.method)
+        return Conversation(
+            self.resources, self.repetition, self.number, self.temperature, self.method, self.batch_size
+        )
 
 
 class Progress(NamedTuple):
@@ -170,13 +191,13 @@ def measure(
     everything = plan.conversations(resources)
     left = [conversation for conversation in everything if conversation not in known]
     done, failures = len(everything) - len(left), 0
-    for method in plan.order(resources) if left else ():
-        for temperature in plan.temperatures:
-            settings = plan.at(temperature) | {"max_new_tokens": WARM_UP_TOKENS}
-            for _ in _run(engine, "Hello!", method, settings):
-                yield Progress(done, len(everything), left[0])
+    for temperature, method, batch_size in dict.fromkeys(conversation[3:] for conversation in left):
+        settings = plan.at(temperature) | {"max_new_tokens": WARM_UP_TOKENS}
+        for _ in _run(engine, ["Hello!"] * batch_size, method, settings):
+            yield Progress(done, len(everything), left[0])
     for conversation in left:
-        playing = _converse(engine, plan, conversation, on_run)
+        play = _converse if conversation.batch_size == 1 else _together
+        playing = play(engine, plan, conversation, on_run)
         try:
             while True:
                 next(playing)
@@ -206,7 +227,7 @@ def _converse(
         # the first turn starts from nothing; later ones keep the conversation's keys and values, as a chat does
         settings = plan.at(conversation.temperature) | {"reuse": None if number else 0}
         try:
-            run, events = yield from _run(engine, list(messages), conversation.method, settings)
+            [run], [events] = yield from _run(engine, [list(messages)], conversation.method, settings)
         except ValueError as problem:  # the settings held in the warm-up, so it is the prompt
             turns.append(Played(**about, skipped=_line(problem)))
             break
@@ -223,20 +244,59 @@ def _converse(
     return turns
 
 
-def _run(engine, prompt, method: str, settings: dict[str, Any]) -> Generator[None, None, tuple[Any, list[Event]]]:
+def _together(
+    engine: SaguaroSSD, plan: Plan, conversation: Conversation, on_run: Callable[[list[Event]], None]
+) -> Generator[None, None, list[Played]]:
+    prompts = plan.batch(conversation.number, conversation.batch_size)
+    tasks = {prompt.category for prompt in prompts}
+    about = {
+        "task": tasks.pop() if len(tasks) == 1 else "mixed",
+        "prompt": f"{prompts[0].name} .. {prompts[-1].name}",
+        **conversation._asdict(),
+    }
+    messages = [[{"role": "user", "content": prompt.turns[0]}] for prompt in prompts]
+    settings = plan.at(conversation.temperature) | {"reuse": 0}
+    try:
+        runs, of_rows = yield from _run(engine, messages, conversation.method, settings)
+    except ValueError as problem:
+        return [Played(**about, skipped=_line(problem))]
+    if wrong := next(filter(None, map(_fault, of_rows)), ""):
+        return [Played(**about, error=wrong)]
+    events = [event for row in of_rows for event in row]
+    on_run(events)
+    return [
+        Played(
+            **about,
+            verification=next((e.settings.get("verification", "") for e in events if isinstance(e, RunStarted)), ""),
+            rows=tuple(tuple(run.ids) for run in runs),
+            gaps_ms=tuple(gap for row in of_rows for gap in gaps_ms(row)),
+            summary=summarise(events),
+        )
+    ]
+
+
+def _run(
+    engine, prompts: list, method: str, settings: dict[str, Any]
+) -> Generator[None, None, tuple[list[Any], list[list[Event]]]]:
+    """The runs of these prompts, decoded together, and the events of each."""
     if method == UNPADDED:
         method, settings = "ar", settings | {"padded": False}
-    run = engine.generate(prompt, method, **settings)
-    events: list[Event] = []
+    if len(prompts) == 1:
+        runs = [engine.generate(prompts[0], method, **settings)]
+    else:
+        runs = engine.generate_batch(prompts, method, **settings).runs
+    events: list[list[Event]] = [[] for _ in runs]
     try:
-        while not (events and isinstance(events[-1], RunFinished)):
+        while not all(of and isinstance(of[-1], RunFinished) for of in events):
             yield
             time.sleep(PAUSE_S)
-            events += run.poll(0)
+            for run, of in zip(runs, events, strict=True):
+                of += run.poll(0)
     finally:
-        if not run.finished:
-            run.cancel()
-    return run, events
+        for run in runs:
+            if not run.finished:
+                run.cancel()
+    return runs, events
 
 
 def _fault(events: list[Event]) -> str:

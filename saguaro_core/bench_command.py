@@ -28,6 +28,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", default="ar,sd,ssd", help="comma-separated (default ar,sd,ssd)")
     parser.add_argument("--temperatures", metavar="T,...", help="comma-separated, instead of --temperature")
     parser.add_argument(
+        "--batch-size", default="1", metavar="B,...", help="prompts decoded together, comma-separated (default 1)"
+    )
+    parser.add_argument(
         "--limit", type=int, metavar="N", help="take N prompts at even spacing (of each task, with --tasks)"
     )
     parser.add_argument("--repeat", type=int, default=1, metavar="R", help="go through the prompts R times")
@@ -80,11 +83,16 @@ def make_plan(args: argparse.Namespace) -> Plan:
         temperatures = [float(t) for t in _words(args.temperatures)] if args.temperatures else [temperature]
     except ValueError:
         raise ValueError(f"--temperatures are numbers with commas between, not {args.temperatures!r}") from None
+    try:
+        batch_sizes = sorted({int(size) for size in _words(args.batch_size)})
+    except ValueError:
+        raise ValueError(f"--batch-size is whole numbers with commas between, not {args.batch_size!r}") from None
     prompts = load_tasks(_words(args.tasks), args.limit) if args.tasks else load_prompts(args.prompts, args.limit)
     return Plan(
         prompts=tuple(prompts),
         methods=tuple(dict.fromkeys(_words(args.methods))),
         temperatures=tuple(sorted(set(temperatures))),
+        batch_sizes=tuple(batch_sizes),
         repeat=args.repeat,
         turns=args.turns,
         resources=args.resources,

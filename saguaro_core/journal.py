@@ -77,7 +77,8 @@ class Journal:
 
 
 def _tuples(turn: dict[str, Any]) -> dict[str, Any]:
-    return turn | {name: tuple(turn[name]) for name in ("ids", "gaps_ms")}
+    rows = tuple(map(tuple, turn.get("rows", ())))
+    return turn | {"rows": rows} | {name: tuple(turn[name]) for name in ("ids", "gaps_ms")}
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], under: str = "") -> str:

@@ -36,6 +36,7 @@ STYLE = (  # Plotly writes colours into the elements; the page's own win
 DEFINITIONS = (
     ("tok/s", ("decode speed: all tokens after the first of each run, over all the time from the first token to the last; "
               "reading the prompt is apart. AR counts with the faster of its padded and unpadded form")),
+    ("tok/s per request", "decode speed of one sequence of a batch, as its reader sees it (median); tok/s is the total of all"),
     ("over AR, over SD", "ratio of decode speeds over the turns that both methods have"),
     ("tokens per round", "tokens after the first, over verifications of the target"),
     ("acceptance", "drafted tokens accepted, over drafted tokens tested"),
@@ -83,11 +84,15 @@ def _at(group: Mapping[str, Any]) -> str:
 def _methods(group: Mapping[str, Any]) -> Table:
     head = ["Method", "tok/s", "over AR", "over SD", "tokens per round", "acceptance", "hit rate", "both busy",
             "TTFT ms", "gap p50 ms", "gap p99 ms", "same as AR", "runs"]  # fmt: skip
+    together = group["batch_size"] > 1
+    if together:
+        head.insert(2, "tok/s per request")
     rows = []
     for method, row in group["methods"].items():
         rows.append([
             label(method),
             _number(row["decode_tok_s"], 1),
+            *([_number(row["tok_s_per_sequence"], 1)] if together else []),
             _number(group["ratios"].get(f"{method}/ar"), 2),
             _number(group["ratios"].get(f"{method}/sd"), 2),
             _number(row["tokens_per_round"], 2),
@@ -185,6 +190,7 @@ def figures(results: Mapping[str, Any]) -> list[tuple[str, go.Figure]]:
         ("batch_size", "Speed by batch size", "sequences together"),
     ):
         made.append((title, _over(groups, parameter, axis)))
+    made.append(("Total speed against speed per request, by batch size", _total_per_request(groups)))
     made.append(("Acceptance and hit rate", _rates(groups)))
     made += [(f"Predicted against measured, {_at(group)}", _predicted(group)) for group in groups]
     return [(title, figure) for title, figure in made if figure is not None]
@@ -196,8 +202,11 @@ def _shown(methods: Mapping[str, Any]) -> list[str]:
 
 
 def _fastest(methods: Mapping[str, Any], method: str) -> float | None:
-    forms = (method, method.replace("ar", "ar-unpadded", 1)) if method in ("ar", "ar@all") else (method,)
-    return max((methods[form]["decode_tok_s"] or 0 for form in forms if form in methods), default=0) or None
+    return max((methods[form]["decode_tok_s"] or 0 for form in _forms(method) if form in methods), default=0) or None
+
+
+def _forms(method: str) -> tuple[str, ...]:
+    return (method, method.replace("ar", "ar-unpadded", 1)) if method in ("ar", "ar@all") else (method,)
 
 
 def _by_task(group: Mapping[str, Any]) -> go.Figure | None:
@@ -239,6 +248,34 @@ def _over(groups: Sequence[Mapping[str, Any]], parameter: str, axis: str) -> go.
         )  # fmt: skip
     figure.update_xaxes(title=axis, tickvals=sorted({group[parameter] for group in some}))
     return figure.update_yaxes(title="decode tok/s", rangemode="tozero")
+
+
+def _total_per_request(groups: Sequence[Mapping[str, Any]]) -> go.Figure | None:
+    """One curve a method, one point a batch size, at the first temperature."""
+    some = [group for group in groups if group["temperature"] == groups[0]["temperature"]]
+    if len(some) < 2:
+        return None
+    methods = list(dict.fromkeys(method for group in some for method in _shown(group["methods"])))
+    figure = _figure(380)
+    for method in methods:
+        points = []
+        for group in some:
+            forms = [row for name, row in group["methods"].items() if name in _forms(method)]
+            row = max(forms, key=lambda row: row["decode_tok_s"] or 0, default={})
+            if row.get("decode_tok_s") and row["tok_s_per_sequence"]:
+                points.append((row["tok_s_per_sequence"], row["decode_tok_s"], f"{group['batch_size']:g}"))
+        if len(points) < 2:
+            continue
+        marker = {"symbol": SYMBOLS[_place(method, methods) % len(SYMBOLS)], "size": 10}
+        figure.add_scatter(
+            x=[x for x, _, _ in points], y=[y for _, y, _ in points], text=[size for _, _, size in points],
+            mode="lines+markers+text", textposition="top center", name=_plain(label(method)),
+            line={"color": _colour(method, methods)}, marker=marker,
+            hovertemplate="%{text} together: %{y:.1f} tok/s in total, %{x:.1f} per request<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title="tok/s per request (the numbers are batch sizes)", rangemode="tozero")
+    figure.update_yaxes(title="total tok/s", rangemode="tozero")
+    return figure if figure.data else None
 
 
 def _rates(groups: Sequence[Mapping[str, Any]]) -> go.Figure | None:

@@ -27,7 +27,7 @@ BASES = ("ar", "sd", "hsd", "ssd", "hf-ar", "hf-assisted")
 SAME_TEXT = ("greedy", "coupled")  # rules under which every method gives the same tokens
 COLUMNS = (
     "task", "prompt", "turn", "repetition", "temperature", "batch_size", "resources", "method", "verification",
-    "status", "why", "tokens", "decode_tok_s", "ttft_s", "tokens_per_round", "acceptance", "hit_rate", "overlap",
+    "status", "why", "tokens", "decode_tok_s", "tok_s_per_sequence", "ttft_s", "tokens_per_round", "acceptance", "hit_rate", "overlap",
     "verify_ms",
 )  # fmt: skip
 
@@ -43,7 +43,7 @@ def results(
     played: Sequence[Played], engines: Mapping[str, dict[str, Any]], plan: Mapping[str, Any], stopped: str = ""
 ) -> dict[str, Any]:
     """Everything a benchmark measured. `engines`: the `info` of each phase's engine. `stopped`: why it is not
-    complete. `groups` holds one entry a temperature; `methods`, `ratios`, `ratios_median` and `identical` at the top
+    complete. `groups` holds one entry a temperature and batch size; `methods`, `ratios`, `ratios_median` and `identical` at the top
     are those of the first. See the README for the keys."""
     groups = [
         {"temperature": temperature, "batch_size": batch}
@@ -155,9 +155,12 @@ def aggregate(turns: Sequence[Played]) -> dict[str, Any]:
     return {
         "decode_tok_s": _total(turns),
         "decode_tok_s_median": _median(row["decode_tok_s"] for row in timed),
+        "tok_s_per_sequence": _median(row.get("tok_s_per_sequence") for row in rows),
         "runs": len(rows),
         **total,
-        "tokens_per_round": _ratio(after_first, total["rounds"]),
+        "tokens_per_round": _mean(row["tokens_per_round"] for row in rows)
+        if any(p.batch_size > 1 for p in turns)  # of one sequence; `rounds` are the batch's
+        else _ratio(after_first, total["rounds"]),
         "tokens_per_round_hit": _mean(row["tokens_per_round_hit"] for row in rows),
         "tokens_per_round_miss": _mean(row["tokens_per_round_miss"] for row in rows),
         "acceptance": _mean(row["acceptance"] for row in rows),
@@ -236,13 +239,13 @@ def _paired(runs: Runs, a: str, b: str) -> float | None:
 
 def _identical(runs: Runs) -> dict[str, Any]:
     """For how many outputs each speculative method gave the very tokens of `ar` on the same cores, `of` how many, and
-    which differ, where first. None under a rule that promises the same law and not the same text (`token`, `block`)."""
+    which differ, where first, and in a batch in which row. None under a rule that promises the same law and not the same text (`token`, `block`)."""
     counts: dict[str, Any] = {}
     for suffix in ("", "@all"):
         expected = runs.get(f"ar{suffix}")
         if not expected:
             continue
-        counts.setdefault("of", len(expected))
+        counts.setdefault("of", sum(len(_outputs(p)) for p in expected.values()))
         for method in SPECULATIVE:
             got = runs.get(method + suffix)
             if not got:
@@ -251,18 +254,33 @@ def _identical(runs: Runs) -> dict[str, Any]:
             if any(p.verification not in SAME_TEXT for _, *both in pairs for p in both):
                 counts[method + suffix] = None
                 continue
-            wrong = [(key, a, b) for key, a, b in pairs if a.ids != b.ids]
-            counts[method + suffix] = len(pairs) - len(wrong)
-            if len(pairs) < counts["of"]:
-                counts.setdefault("compared", {})[method + suffix] = len(pairs)
+            texts = [
+                (key, [row] if a.rows else [], *both)
+                for key, a, b in pairs
+                for row, both in enumerate(zip(_outputs(a), _outputs(b), strict=True))
+            ]
+            wrong = [text for text in texts if text[2] != text[3]]
+            counts[method + suffix] = len(texts) - len(wrong)
+            if len(texts) < counts["of"]:
+                counts.setdefault("compared", {})[method + suffix] = len(texts)
             counts.setdefault("differ", []).extend(
-                [method + suffix, *key, _first_difference(a.ids, b.ids)] for key, a, b in wrong
+                [method + suffix, *key, _first_difference(a, b), *row] for key, row, a, b in wrong
             )
     return counts
 
 
+def _outputs(p: Played) -> Sequence[tuple[int, ...]]:
+    return p.rows or (p.ids,)
+
+
 def _first_difference(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _per_sequence(p: Played) -> dict[str, Any]:
+    """The summary with the speed of one sequence, as `theory` counts, on average over the batch."""
+    speed = p.summary["decode_tok_s"]
+    return p.summary | {"decode_tok_s": speed and speed / p.batch_size}
 
 
 def _predictions(runs: Runs) -> list[dict[str, Any]]:
@@ -271,7 +289,8 @@ def _predictions(runs: Runs) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for key in _common(runs, "ssd", "sd", "ar") if {"ssd", "sd", "ar"} <= runs.keys() else ():
         try:
-            made = theory.predictions(*(runs[method][key].summary for method in ("ssd", "sd", "ar")))
+            of = [runs[method][key] for method in ("ssd", "sd", "ar")]
+            made = theory.predictions(*map(_per_sequence, of), batch=of[0].batch_size)
         except (ValueError, KeyError):  # too short a run to predict from
             continue
         for p in made:
@@ -303,13 +322,13 @@ def table(results: Mapping[str, Any]) -> str:
 
 def _text(group: Mapping[str, Any], exact: Any) -> str:
     columns = (
-        "decode_tok_s", "ttft_s", "gap_p50_ms", "gap_p99_ms", "tokens_per_round", "acceptance", "hit_rate",
+        "decode_tok_s", "tok_s_per_sequence", "ttft_s", "gap_p50_ms", "gap_p99_ms", "tokens_per_round", "acceptance", "hit_rate",
         "verify_ms", "overlap", "overhead",
     )  # fmt: skip
     lines = [f"temperature {group['temperature']:g}, batch size {group['batch_size']}"]
-    lines += [f"{'method':16}" + "".join(f"{column:>17}" for column in columns)]
+    lines += [f"{'method':16}" + "".join(f"{column:>20}" for column in columns)]
     for method, row in group["methods"].items():
-        cells = [f"{row[column]:17.3f}" if row[column] is not None else f"{'-':>17}" for column in columns]
+        cells = [f"{row[column]:20.3f}" if row[column] is not None else f"{'-':>20}" for column in columns]
         lines.append(f"{method:16}" + "".join(cells) + (f"  {row['failed']} failed" if row["failed"] else ""))
     for key, label in (("ratios", "ratios of totals"), ("ratios_median", "median ratios per prompt")):
         lines.append(f"{label}: " + ", ".join(f"{name} {value:.3f}" for name, value in group[key].items()))

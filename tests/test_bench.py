@@ -321,11 +321,12 @@ def test_journal(tmp_path):
     first.started("split", {"dtype": "float32"})
     assert not path.exists()  # nothing for nothing
     first.add([turn("ar", gaps_ms=(1.5,)), turn("ar", turn=1)])
-    first.add([turn("sd")])
+    first.add([turn("sd", batch_size=2, rows=((1, 2), (3,)))])
     with open(path, "a") as file:
         file.write('{"turns": [{"task": "ma')  # it was killed here
     again = Journal(path, heading, resume=True)
-    assert again.played == [turn("ar", gaps_ms=(1.5,)), turn("ar", turn=1), turn("sd")]
+    batch = turn("sd", batch_size=2, rows=((1, 2), (3,)))
+    assert again.played == [turn("ar", gaps_ms=(1.5,)), turn("ar", turn=1), batch]
     assert again.engines == {"split": {"dtype": "float32"}}
     again.started("split", {"dtype": "float32"})
     again.add([turn("ssd")])
@@ -492,3 +493,66 @@ def test_command_mistakes(models, tmp_path):  # noqa: F811
         load_prompts(os.path.join(os.path.dirname(bench.__file__), "..", "assets", "prompts", "math.jsonl"), 1)[0].name
         == "math-1"
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Batches
+
+
+class Batching(StubEngine):
+    """Keeps what batches it was asked for."""
+
+    def generate_batch(self, prompts, method, **settings):
+        self.batches = [*getattr(self, "batches", []), (method, [p[0]["content"] for p in prompts if p != "Hello!"])]
+        runs = [self.generate(prompt, method, **settings) for prompt in prompts]
+        return type("Batch", (), {"runs": runs})
+
+
+def test_a_batch_takes_consecutive_prompts_and_wraps_around():
+    made = plan(3, batch_sizes=(1, 2, 4), methods=("ar", "hf-ar"))
+    assert [[p.name for p in made.batch(i, 2)] for i in range(2)] == [["p0", "p1"], ["p2", "p0"]]
+    assert [p.name for p in made.batch(0, 4)] == ["p0", "p1", "p2", "p0"]
+    counts = {size: sum(c.batch_size == size for c in made.conversations()) for size in (1, 2, 4)}
+    assert counts == {1: 3 * 3, 2: 2 * 2, 4: 1 * 2}  # hf-ar runs alone only
+    assert made.to_dict()["batch_sizes"] == [1, 2, 4]
+    with pytest.raises(ValueError, match="hf-ar: one prompt at a time"):
+        plan(batch_sizes=(2,), methods=("ar", "hf-ar"))
+    with pytest.raises(ValueError, match="whole numbers from 1"):
+        plan(batch_sizes=(0,))
+
+
+def test_first_turns_are_played_together():
+    engine = Batching(speed=1000)
+    played = run(engine, plan(3, turns=2, batch_sizes=(2,), methods=("sd",)))
+    assert [texts for _, texts in engine.batches if texts] == [["first", "first"]] * 2
+    assert [(p.prompt, p.task, p.batch_size, len(p.rows)) for p in played] == [
+        ("p0 .. p1", "mixed", 2, 2), ("p2 .. p0", "math", 2, 2)
+    ]  # fmt: skip
+
+
+def test_batches_are_compared_row_by_row_and_told_apart():
+    made = numbers(
+        turn("ar", batch_size=2, rows=((1, 2), (3, 4)), ids=(), speed=30, summary={"tok_s_per_sequence": 16}),
+        turn("sd", batch_size=2, rows=((1, 2), (3, 5)), ids=(), speed=60, summary={"tok_s_per_sequence": 31}),
+        turn("ar", speed=20), turn("sd", speed=25),
+    )  # fmt: skip
+    alone, both = made["groups"]
+    assert (alone["batch_size"], alone["ratios"], alone["identical"]["sd"]) == (1, {"sd/ar": 1.25}, 1)
+    assert (both["batch_size"], both["ratios"]) == (2, {"sd/ar": 2.0})
+    assert both["identical"] == {"of": 2, "sd": 1, "differ": [["sd", 0, 0, 0, 1, 1]]}
+    assert both["methods"]["sd"]["decode_tok_s"] == 60 and both["methods"]["sd"]["tok_s_per_sequence"] == 31
+    assert [r["tok_s_per_sequence"] for r in made["runs"]][:2] == [16, 31]
+
+
+def test_command_measures_batches(models, tmp_path):  # noqa: F811
+    out = tmp_path / "out"
+    done = saguaro("bench", "--tasks", "math,chat", "--limit", 2, "--methods", "ar,ssd", "--max-new-tokens", 8,
+                   "--batch-size", "1,2", "--out", out, *models)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = results_file.loads((out / "results.json").read_text())
+    alone, both = made["groups"]
+    assert (alone["batch_size"], both["batch_size"]) == (1, 2) and {"ar", "ssd", UNPADDED} == both["methods"].keys()
+    assert all(both["methods"][m]["tok_s_per_sequence"] for m in both["methods"])
+    if made["exact"]:
+        assert both["identical"]["ssd"] == both["identical"]["of"] == 4
+    assert "Total speed against speed per request" in (out / "report.html").read_text()
