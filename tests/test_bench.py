@@ -449,7 +449,11 @@ def test_command_is_interrupted_and_resumed(models, tmp_path):  # noqa: F811
     out = tmp_path / "out"
     command = bench_command(out, models, "--repeat", "3")
     process = subprocess.Popen(
-        [sys.executable, "-m", "saguaro_core", *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "saguaro_core", *command],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not (out / "runs.jsonl").exists():

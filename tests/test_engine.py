@@ -240,7 +240,11 @@ print(*engine.pids.values(), flush=True)
 )
 def test_no_orphans(end, kill):
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(end=end)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", SCRIPT.format(end=end)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) == 2

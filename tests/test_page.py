@@ -106,7 +106,7 @@ class Visitor:
         self.tab.on("request", lambda request: self._request(request.url, url))
         self.tab.goto(url + query)
         self.tab.wait_for_selector(".tl-stage")
-        self.tab.wait_for_function("document.querySelector('#notice .sg-notice').textContent")  # the page is filled
+        self.tab.wait_for_function("document.querySelector('#notice .sg-notice')?.textContent")  # the page is filled
 
     def _request(self, wanted: str, home: str) -> None:
         if not wanted.startswith((home, "data:", "blob:")):

@@ -74,6 +74,7 @@ class Visitor:
             self.tab.click("#race-settings > button")
             self.tab.fill("#race-tokens input[type=number]", str(tokens))
             self.tab.press("#race-tokens input[type=number]", "Tab")
+            self.tab.wait_for_function(f"document.querySelector('#race-tokens input[type=range]').value === '{tokens}'")
         self.tab.fill("#race-prompt textarea", prompt)
         self.tab.click("#race-start")
 
