@@ -28,7 +28,12 @@ from transformers.distributed import DistributedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from .embedded import (
-    EMBEDDED_DRAFT, EMBEDDED_TARGET_NAME, ModelError, Progress, embedded_target, quiet_loading,
+    EMBEDDED_DRAFT,
+    EMBEDDED_TARGET_NAME,
+    ModelError,
+    Progress,
+    embedded_target,
+    quiet_loading,
 )  # fmt: skip
 
 EMBEDDED = "embedded"
@@ -78,7 +83,10 @@ def _hub_folder(spec: str) -> str:
     """Local snapshot of the hub repository `spec`, fetched where it is not cached."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
-        GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError,
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
     )  # fmt: skip
 
     if spec.endswith(".gguf") or spec.count("/") > 1 or spec.startswith((".", "~")):

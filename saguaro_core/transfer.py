@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 import torch
-import torch.multiprocessing  # noqa: F401  lets a tensor cross a connection as a handle on the same memory
+import torch.multiprocessing
 from torch import Tensor
 
 SHARED, PINNED, PEER = "shared memory", "pinned memory", "peer copy"

@@ -415,12 +415,12 @@ def test_rows_say_what_happened():
 # The command line on a tiny pair
 
 
-def bench_command(out, models, *more):  # noqa: F811
+def bench_command(out, models, *more):
     return ["bench", "--tasks", "math,chat", "--limit", "2", "--methods", "ar,sd,ssd", "--max-new-tokens", "8", "--out",
             str(out), *more, *models]  # fmt: skip
 
 
-def test_command_writes_a_folder(models, tmp_path):  # noqa: F811
+def test_command_writes_a_folder(models, tmp_path):
     out = tmp_path / "out"
     done = saguaro(*bench_command(out, models, "--temperatures", "0,1", "--resources", "all", "--json"))
     assert done.returncode == 0, done.stderr
@@ -445,7 +445,7 @@ def test_command_writes_a_folder(models, tmp_path):  # noqa: F811
     one_line_error(saguaro(*bench_command(out, models, "--resume")), "temperatures")
 
 
-def test_command_is_interrupted_and_resumed(models, tmp_path):  # noqa: F811
+def test_command_is_interrupted_and_resumed(models, tmp_path):
     out = tmp_path / "out"
     command = bench_command(out, models, "--repeat", "3")
     process = subprocess.Popen(
@@ -474,7 +474,7 @@ def test_command_is_interrupted_and_resumed(models, tmp_path):  # noqa: F811
     ]
 
 
-def test_command_skips_what_does_not_fit(models, tmp_path):  # noqa: F811
+def test_command_skips_what_does_not_fit(models, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(
         json.dumps({"turns": ["Hi", "long " * 600]}) + "\n" + json.dumps({"prompt": "long " * 600}) + "\n"
@@ -488,7 +488,7 @@ def test_command_skips_what_does_not_fit(models, tmp_path):  # noqa: F811
     assert [r["status"] for r in made["runs"] if r["method"] == "sd"] == ["ok", "skipped", "skipped"]
 
 
-def test_command_mistakes(models, tmp_path):  # noqa: F811
+def test_command_mistakes(models, tmp_path):
     one_line_error(saguaro("bench", "--tasks", "poetry", *models), "poetry", "math")
     one_line_error(saguaro("bench", "--tasks", "math", "--temperatures", "hot", *models), "hot")
     one_line_error(saguaro("bench", "--tasks", "math", "--methods", "ssd", "--resources", "all", *models), "take turns")
@@ -548,7 +548,7 @@ def test_batches_are_compared_row_by_row_and_told_apart():
     assert [r["tok_s_per_sequence"] for r in made["runs"]][:2] == [16, 31]
 
 
-def test_command_measures_batches(models, tmp_path):  # noqa: F811
+def test_command_measures_batches(models, tmp_path):
     out = tmp_path / "out"
     done = saguaro("bench", "--tasks", "math,chat", "--limit", 2, "--methods", "ar,ssd", "--max-new-tokens", 8,
                    "--batch-size", "1,2", "--out", out, *models)  # fmt: skip

@@ -11,8 +11,24 @@ import pytest
 
 from saguaro_core import trace
 from saguaro_core.events import (
-    ACCEPTED, BONUS, CORRECTION, DRAFT, KINDS, PLAIN, TARGET, DraftStep, Glue, Lookup, Notice, Prefill, RunFinished,
-    RunStarted, Tokens, TreeStep, Verify, from_dict,
+    ACCEPTED,
+    BONUS,
+    CORRECTION,
+    DRAFT,
+    KINDS,
+    PLAIN,
+    TARGET,
+    DraftStep,
+    Glue,
+    Lookup,
+    Notice,
+    Prefill,
+    RunFinished,
+    RunStarted,
+    Tokens,
+    TreeStep,
+    Verify,
+    from_dict,
 )  # fmt: skip
 from saguaro_core.summary import summarise
 

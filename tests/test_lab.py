@@ -44,7 +44,7 @@ def measured(task: str = "math", temperatures=(0.0, 1.0), engine=None) -> dict:
 class Visitor:
     """A browser tab on the lab. Notes what must never happen: dialogs, errors, foreign requests."""
 
-    def __init__(self, browser, url: str, home: str = "", width: int = 1280, scheme: str = "light"):  # noqa: F811
+    def __init__(self, browser, url: str, home: str = "", width: int = 1280, scheme: str = "light"):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.tab = self.context.new_page()
         self.tab.set_default_timeout(TIMEOUT_MS)
@@ -86,7 +86,7 @@ class Visitor:
 
 
 @pytest.fixture
-def visit(browser):  # noqa: F811
+def visit(browser):
     opened: list[Visitor] = []
 
     def open_tab(url: str, **options) -> Visitor:
@@ -246,7 +246,7 @@ def test_without_anything_recorded_the_tab_says_so(replaying, visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report_opens_offline(browser, tmp_path, scheme):  # noqa: F811
+def test_the_report_opens_offline(browser, tmp_path, scheme):
     made = measured(EVIL)
     made["stopped"], made["complete"] = EVIL, False
     path = tmp_path / "report.html"

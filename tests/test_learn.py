@@ -190,7 +190,7 @@ class Reader:
 
 
 @pytest.fixture
-def reader(browser, url):  # noqa: F811
+def reader(browser, url):
     opened: list[Reader] = []
 
     def make(query: str, **options) -> Reader:
@@ -377,7 +377,7 @@ def test_a_hostile_address_opens_the_usual_lesson(reader, bad):
     assert visit.tab.query_selector(".ln img") is None
 
 
-def test_hostile_tokens_are_shown_as_they_are(browser, tmp_path):  # noqa: F811
+def test_hostile_tokens_are_shown_as_they_are(browser, tmp_path):
     import gradio as gr
 
     from viz import learn, page

@@ -9,13 +9,32 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoConfig, AutoModelForCausalLM, BloomConfig, DeepseekV3Config, GptOssConfig, Llama4TextConfig, LlamaConfig,
-    MambaConfig, MistralConfig, Qwen3NextConfig, T5Config, ViTConfig,
+    AutoConfig,
+    AutoModelForCausalLM,
+    BloomConfig,
+    DeepseekV3Config,
+    GptOssConfig,
+    Llama4TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Qwen3NextConfig,
+    T5Config,
+    ViTConfig,
 )  # fmt: skip
 
 from saguaro_core.models import (
-    EMBEDDED_DRAFT, ModelError, Source, check_supported, context_length, default_dtype, full_vocabulary, load_config,
-    load_draft, load_target, resolve,
+    EMBEDDED_DRAFT,
+    ModelError,
+    Source,
+    check_supported,
+    context_length,
+    default_dtype,
+    full_vocabulary,
+    load_config,
+    load_draft,
+    load_target,
+    resolve,
 )  # fmt: skip
 
 from .tiny import CONTEXT, KINDS, tiny_config, tiny_draft, tiny_model, tiny_tokenizer

@@ -40,7 +40,7 @@ class Racing(StubEngine):
 class Visitor:
     """A browser tab on the race. Notes what must never happen: dialogs, errors, foreign requests."""
 
-    def __init__(self, browser, url: str, width: int = 1280, query: str = "", reduced: bool = False):  # noqa: F811
+    def __init__(self, browser, url: str, width: int = 1280, query: str = "", reduced: bool = False):
         motion = "reduce" if reduced else "no-preference"
         self.context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion=motion)
         self.tab = self.context.new_page()
@@ -109,7 +109,7 @@ class Visitor:
 
 
 @pytest.fixture
-def visit(browser):  # noqa: F811
+def visit(browser):
     opened: list[Visitor] = []
 
     def open_tab(url: str, **options) -> Visitor:
@@ -432,7 +432,7 @@ def test_exports_hold_what_was_raced(visit, replay_site, tmp_path):
     assert name.endswith(".html") and '<section class="race"' in text
 
 
-def test_a_slide_plays_offline_and_is_inert(browser, tmp_path):  # noqa: F811
+def test_a_slide_plays_offline_and_is_inert(browser, tmp_path):
     from viz import export
 
     runs = []

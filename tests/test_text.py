@@ -13,7 +13,14 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFas
 
 from saguaro_core.models import ModelError, Source
 from saguaro_core.text import (
-    NO_TEMPLATE, Detokenizer, PromptError, StopStrings, check_pair_agrees, check_tokens_agree, encode_prompt, eos_ids,
+    NO_TEMPLATE,
+    Detokenizer,
+    PromptError,
+    StopStrings,
+    check_pair_agrees,
+    check_tokens_agree,
+    encode_prompt,
+    eos_ids,
     load_tokenizer,
 )  # fmt: skip
 

@@ -103,7 +103,7 @@ def stage() -> Iterator[Stage]:
 class Viewer:
     """A browser tab on the stage. Notes what must never happen: dialogs and errors."""
 
-    def __init__(self, browser, stage: Stage, width: int = 1280, touch: bool = False, **context):  # noqa: F811
+    def __init__(self, browser, stage: Stage, width: int = 1280, touch: bool = False, **context):
         self.stage = stage
         self.context = browser.new_context(viewport={"width": width, "height": 900}, has_touch=touch, **context)
         self.tab = self.context.new_page()
@@ -152,7 +152,7 @@ class Viewer:
 
 
 @pytest.fixture
-def view(browser, stage):  # noqa: F811
+def view(browser, stage):
     opened: list[Viewer] = []
 
     def open_tab(**options) -> Viewer:

@@ -13,7 +13,12 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
-    AutoModelForCausalLM, Gemma2Config, GPTNeoXConfig, LlamaConfig, PretrainedConfig, PreTrainedTokenizerFast,
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
     Qwen3Config,
 )  # fmt: skip
 
