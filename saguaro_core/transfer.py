@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 import torch
-import torch.multiprocessing
+import torch.multiprocessing  # lets a tensor cross a connection as a handle on the same memory
 from torch import Tensor
 
 SHARED, PINNED, PEER = "shared memory", "pinned memory", "peer copy"
