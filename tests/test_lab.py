@@ -100,8 +100,12 @@ def visit(browser):
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    site = Site(StubEngine(speed=50))
+def site(tmp_path_factory) -> Iterator[Site]:
+    from viz import lab
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab, "RECORDED", tmp_path_factory.mktemp("nothing"))  # the tab is empty at first
+        site = Site(StubEngine(speed=50))
     yield site
     site.close()
 
@@ -182,6 +186,9 @@ def test_hostile_results_are_shown_as_written(lab: Visitor, tmp_path):
     path.write_text(json.dumps(made))
     before = lab.tab.evaluate("document.querySelectorAll('script, img, iframe, a:not(.modebar-btn)').length")
     lab.upload(path)
+    lab.tab.wait_for_function(  # the recorded results stood there before
+        "[...document.querySelectorAll('#lab-tables th')].some((cell) => cell.textContent.includes('onerror'))"
+    )
     lab.tab.wait_for_selector(".lab-figure .js-plotly-plot .main-svg", timeout=30_000)
     cells = [cell.text_content() for cell in lab.tab.query_selector_all("#lab-tables th")]
     assert SHOWN_EVIL in cells

@@ -33,6 +33,7 @@ OUTPUTS = (
     "turns", "chatbot", "stats", "timeline", "answer", "notice", "prompt", "send", "leave", "stop", "retry", "undo",
     "clear",
 )  # fmt: skip
+BASELINES_SPELT_OUT = "AR is plain decoding, one token at a time; SD is speculative decoding, first draft, then check."
 UPDATE_S = 0.25  # four updates a second: a browser that falls behind never catches up, and drawing slows the engine
 POLL_S = 0.1  # never blocks longer, so that Gradio can close the generator
 BASELINES = replay.BASELINES
@@ -401,7 +402,7 @@ class Desk:
     def _provenance(self, answer: Answer) -> str:
         where = f"Measured on {answer.pace.machine} and recorded" if answer.pace.machine else "A recorded run"
         live = " Send a message to run the models." if self.context.slot.state != ABSENT else ""
-        return f"{where}; nothing is simulated.{live} {answer.said}".rstrip()
+        return f"{where}; nothing is simulated. {BASELINES_SPELT_OUT}{live} {answer.said}".rstrip()
 
     # ---- the other buttons
 
