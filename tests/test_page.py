@@ -328,10 +328,12 @@ def test_settings_reach_the_engine(visit, site):
 def test_hostile_prompts_are_shown_as_typed(visit, site):
     visitor = visit(site.url)
     site.engine.text, site.engine.speed = "ok", 5
-    texts = [*HOSTILE, "line one\n\n\nline four   end"]
+    texts, before = [*HOSTILE, "line one\n\n\nline four   end"], len(site.engine.calls)
     for number, text in enumerate(texts, 1):
         visitor.tab.fill("#prompt textarea", text)
         visitor.tab.click("#send")
+        while len(site.engine.calls) < before + number:  # the recorded run stands there until the first answer
+            visitor.tab.wait_for_timeout(20)
         visitor.tab.wait_for_function(f"document.querySelectorAll('#chat .bot .md').length === {number}")
         visitor.wait_idle()
     assert [_plain(shown) for shown in visitor.said("user")] == [_plain(text) for text in texts]
@@ -558,7 +560,7 @@ def test_a_hostile_address_is_refused_with_a_sentence(visit, site):
     visitor = visit(site.url, query="?compare=0&" + urlencode(hostile))
     visitor.tab.wait_for_selector("#notice .sg-notice.error")
     assert all(name in visitor.notice() for name in ("method", "k", "temperature", "seed", "trace"))
-    assert "<" not in visitor.notice() and _elements(visitor) == []
+    assert "<" not in visitor.notice() and _elements(visitor) == _elements(visit(site.url))  # the recorded run's
     assert visitor.tab.input_value("#prompt textarea") == EVIL
     visitor.limit(16)
     visitor.ask("Hello")
