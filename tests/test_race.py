@@ -72,9 +72,7 @@ class Visitor:
     def ask(self, prompt: str, tokens: int | None = None) -> None:
         if tokens is not None:
             self.tab.click("#race-settings > button")
-            self.tab.fill("#race-tokens input[type=number]", str(tokens))
-            self.tab.press("#race-tokens input[type=number]", "Tab")
-            self.tab.wait_for_timeout(400)  # the slider reports a moment after it has lost the focus
+            self.tab.locator("#race-tokens input[type=range]").fill(str(tokens))
         self.tab.fill("#race-prompt textarea", prompt)
         self.tab.click("#race-start")
 
