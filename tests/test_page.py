@@ -560,7 +560,7 @@ def test_a_hostile_address_is_refused_with_a_sentence(visit, site):
     visitor = visit(site.url, query="?compare=0&" + urlencode(hostile))
     visitor.tab.wait_for_selector("#notice .sg-notice.error")
     assert all(name in visitor.notice() for name in ("method", "k", "temperature", "seed", "trace"))
-    assert "<" not in visitor.notice() and _elements(visitor) == _elements(visit(site.url))  # the recorded run's
+    assert "<" not in visitor.notice() and set(_elements(visitor)) <= {"pre"}  # of the recorded run
     assert visitor.tab.input_value("#prompt textarea") == EVIL
     visitor.limit(16)
     visitor.ask("Hello")
