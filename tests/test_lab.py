@@ -16,6 +16,7 @@ from saguaro_core.bench import Plan, measure
 from saguaro_core.prompts import Prompt
 from saguaro_core.results import results
 
+from .browsing import set_slider, watched
 from .stub_engine import StubEngine
 from .test_page import Site, browser, until  # noqa: F401
 from .test_viz import HOSTILE
@@ -48,16 +49,8 @@ class Visitor:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.tab = self.context.new_page()
         self.tab.set_default_timeout(TIMEOUT_MS)
-        self.bad: list[str] = []
-        self.tab.on("dialog", lambda dialog: (self.bad.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.tab.on("pageerror", lambda error: self.bad.append(f"error {error}"))
-        self.tab.on("console", lambda line: self.bad.append(f"console {line.text}") if line.type == "error" else None)
-        self.tab.on("request", lambda request: self._request(request.url, home or url))
+        self.bad = watched(self.tab, home or url)
         self.tab.goto(url)
-
-    def _request(self, wanted: str, home: str) -> None:
-        if not wanted.startswith((home, "data:", "blob:")):
-            self.bad.append(f"request {wanted}")
 
     def tables(self) -> list[str]:
         return [item.text_content() for item in self.tab.query_selector_all(".tables h3")]
@@ -80,8 +73,7 @@ class Visitor:
             if box.is_checked() != (box.evaluate("box => box.closest('label').textContent.trim()") in tasks):
                 box.click()
         for name, value in (("prompts", prompts), ("tokens", tokens)):
-            self.tab.fill(f"#lab-{name} input[type=number]", str(value))
-            self.tab.press(f"#lab-{name} input[type=number]", "Tab")
+            set_slider(self.tab, f"#lab-{name}", value)
         self.tab.click("#lab-start")
 
 

@@ -18,6 +18,7 @@ from saguaro_core import events as ev
 from saguaro_core import trace
 from viz import deltas
 
+from .browsing import set_slider, watched
 from .stub_engine import WORDS, StubEngine, play
 from .test_viz import HOSTILE
 
@@ -99,18 +100,10 @@ class Visitor:
     def __init__(self, browser, url: str, width: int = 1280, height: int = 900, query: str = QUERY):
         self.tab = browser.new_page(viewport={"width": width, "height": height})
         self.tab.set_default_timeout(TIMEOUT_MS)
-        self.bad: list[str] = []
-        self.tab.on("dialog", lambda dialog: (self.bad.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.tab.on("pageerror", lambda error: self.bad.append(f"error {error}"))
-        self.tab.on("console", lambda line: self.bad.append(f"console {line.text}") if line.type == "error" else None)
-        self.tab.on("request", lambda request: self._request(request.url, url))
+        self.bad = watched(self.tab, url)
         self.tab.goto(url + query)
         self.tab.wait_for_selector(".tl-stage")
         self.tab.wait_for_function("document.querySelector('#notice .sg-notice')?.textContent")  # the page is filled
-
-    def _request(self, wanted: str, home: str) -> None:
-        if not wanted.startswith((home, "data:", "blob:")):
-            self.bad.append(f"request {wanted}")
 
     def send(self, text: str) -> None:
         self.tab.fill("#prompt textarea", text)
@@ -159,13 +152,7 @@ class Visitor:
         """Most new tokens, through the settings."""
         if not self.tab.is_visible("#limit input[type=number]"):
             self.tab.click("#settings > button")
-        for _ in range(10):  # a slider that was just mounted may put its old value back once
-            self.tab.fill("#limit input[type=number]", str(tokens))
-            self.tab.press("#limit input[type=number]", "Tab")
-            self.tab.wait_for_timeout(150)
-            if all(self.tab.input_value(f"#limit input[type={kind}]") == str(tokens) for kind in ("number", "range")):
-                return
-        raise AssertionError("the limit does not take its value")
+        set_slider(self.tab, "#limit", tokens)
 
     def close(self) -> None:
         self.tab.close()

@@ -14,6 +14,7 @@ import pytest
 from saguaro_core import events as ev
 from saguaro_core import trace
 
+from .browsing import set_slider, watched
 from .stub_engine import StubEngine, StubRun, play
 from .test_export import SHIPPED
 from .test_page import Site, browser, until  # noqa: F401
@@ -45,17 +46,9 @@ class Visitor:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion=motion)
         self.tab = self.context.new_page()
         self.tab.set_default_timeout(TIMEOUT_MS)
-        self.bad: list[str] = []
-        self.tab.on("dialog", lambda dialog: (self.bad.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.tab.on("pageerror", lambda error: self.bad.append(f"error {error}"))
-        self.tab.on("console", lambda line: self.bad.append(f"console {line.text}") if line.type == "error" else None)
-        self.tab.on("request", lambda request: self._request(request.url, url))
+        self.bad = watched(self.tab, url)
         self.tab.goto(f"{url}?tab=race{query}")
         self.wait("race.labels.length > 0")
-
-    def _request(self, wanted: str, home: str) -> None:
-        if not wanted.startswith((home, "data:", "blob:")):
-            self.bad.append(f"request {wanted}")
 
     def race(self) -> dict:
         return self.tab.evaluate("document.querySelector('.race').sgRace()")
@@ -72,7 +65,7 @@ class Visitor:
     def ask(self, prompt: str, tokens: int | None = None) -> None:
         if tokens is not None:
             self.tab.click("#race-settings > button")
-            self.tab.locator("#race-tokens input[type=range]").fill(str(tokens))
+            set_slider(self.tab, "#race-tokens", tokens)
         self.tab.fill("#race-prompt textarea", prompt)
         self.tab.click("#race-start")
 

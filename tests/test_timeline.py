@@ -12,6 +12,7 @@ import pytest
 from saguaro_core import events as ev
 from viz import deltas, rounds
 
+from .browsing import watched
 from .stub_engine import play
 from .test_page import browser, until  # noqa: F401
 from .test_viz import HOSTILE
@@ -108,10 +109,7 @@ class Viewer:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, has_touch=touch, **context)
         self.tab = self.context.new_page()
         self.tab.set_default_timeout(TIMEOUT_MS)
-        self.bad: list[str] = []
-        self.tab.on("dialog", lambda dialog: (self.bad.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.tab.on("pageerror", lambda error: self.bad.append(f"error {error}"))
-        self.tab.on("console", lambda line: self.bad.append(f"console {line.text}") if line.type == "error" else None)
+        self.bad = watched(self.tab)
         self.tab.goto(stage.url)
         self.tab.wait_for_selector(".in-none")
 

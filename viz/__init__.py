@@ -8,5 +8,6 @@ deltas.py      events -> rows of the timeline (pure)         rounds.py     event
 pace.py        events -> when each token came (pure)         tokenlog.py   events -> coloured tokens (pure)
 livestats.py   events -> the running numbers (pure)          comparison.py several runs of one prompt (pure)
 safetext.py    text made inert for a Markdown renderer       theme.py      colours, fonts, the content policy
+wiring.py      buttons and events of tabs that measure
 components/    gr.HTML subclasses, each with its own html, css and js file
 """

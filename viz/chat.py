@@ -13,6 +13,7 @@ from .components import Answer, Examples, Inspector, Magnifier, Notice, Stats, T
 from .components.notice import note
 from .context import ABSENT, Context
 from .handlers import OUTPUTS, Desk, frame
+from .wiring import QUIET
 
 METHOD_CHOICES = [(choices.LABELS[name], name) for name in choices.METHODS]
 LATEX = [
@@ -20,7 +21,6 @@ LATEX = [
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
 ]  # single dollars are prices
-QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 EXAMPLES = [
     {
         "title": "Code",

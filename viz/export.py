@@ -16,8 +16,8 @@ from .components.notice import Notice, note
 from .components.saver import Saver, saved
 from .context import Context
 from .recording import Recording
+from .wiring import QUIET
 
-QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 MOST_FILES = 8
 
 

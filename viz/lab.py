@@ -30,6 +30,7 @@ from .components.racing import Racing
 from .components.saver import Saver, saved
 from .components.table import Tables
 from .context import ABSENT, Context
+from .wiring import QUIET, buttons
 
 RECORDED = Path(__file__).parent.parent / "assets" / "results"
 CHOICES = (*METHODS, *bench.BASELINES)
@@ -49,22 +50,12 @@ OUTPUTS = (
     "shipped",
     *map(str, range(MOST_FIGURES)),
 )
-QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 NOTHING = "Nothing has been measured here yet. A results.json of an earlier run can be opened above."
 
 
 def frame(**changes: Any) -> tuple:
     """The outputs in order; what is not named stays as it is."""
     return tuple(changes.get(output, gr.skip()) for output in OUTPUTS)
-
-
-def buttons(state: str) -> dict[str, Any]:
-    """`leave` gives up a place in the queue, `stop` ends the measurement; they look alike."""
-    return {
-        "start": gr.update(visible=state == "idle"),
-        "leave": gr.update(visible=state == "waiting"),
-        "stop": gr.update(visible=state == "running"),
-    }
 
 
 # ---------------------------------------------------------------------------------------------------------------

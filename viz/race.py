@@ -24,6 +24,7 @@ from .context import ABSENT, Context
 from .handlers import drain
 from .livestats import Tally
 from .recording import Recording
+from .wiring import QUIET, buttons
 
 BASELINES = ("hf-ar", "hf-assisted")
 CHOICES = tuple(sorted({*METHODS, *BASELINES}, key=place))
@@ -31,21 +32,11 @@ AT_FIRST = ["ar", "sd", "ssd"]
 PROMPT = "Explain how a rainbow forms."
 WARM_UP_TOKENS = 4  # a short run before each measurement: buffers and, for transformers, the model itself
 OUTPUTS = ("race", "held", "racing", "notice", "start", "leave", "stop", "shipped")
-QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 
 
 def frame(**changes: Any) -> tuple:
     """The outputs in order; what is not named stays as it is."""
     return tuple(changes.get(name, gr.skip()) for name in OUTPUTS)
-
-
-def buttons(state: str) -> dict[str, Any]:
-    """`leave` gives up a place in the queue, `stop` ends the measurement; they look alike."""
-    return {
-        "start": gr.update(visible=state == "idle"),
-        "leave": gr.update(visible=state == "waiting"),
-        "stop": gr.update(visible=state == "running"),
-    }
 
 
 def build(context: Context) -> None:

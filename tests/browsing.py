@@ -1,0 +1,31 @@
+"""What the browser tests do in any tab: watch for what must never happen, set a slider."""
+
+from __future__ import annotations
+
+
+def watched(tab, home: str | None = None) -> list[str]:
+    """Watch a Playwright page from before it is opened; the list grows with what must not happen. `home`: the address
+    that everything has to come from, None where requests are not watched."""
+    bad: list[str] = []
+
+    def requested(wanted: str) -> None:
+        if not wanted.startswith((home, "data:", "blob:")):
+            bad.append(f"request {wanted}")
+
+    tab.on("dialog", lambda dialog: (bad.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    tab.on("pageerror", lambda error: bad.append(f"error {error}"))
+    tab.on("console", lambda line: bad.append(f"console {line.text}") if line.type == "error" else None)
+    if home is not None:
+        tab.on("request", lambda request: requested(request.url))
+    return bad
+
+
+def set_slider(tab, slider: str, value: float) -> None:
+    """Give the Gradio slider at the selector `slider` a value, through its number field."""
+    for _ in range(10):  # a slider that was just mounted may put its old value back once
+        tab.fill(f"{slider} input[type=number]", str(value))
+        tab.press(f"{slider} input[type=number]", "Tab")
+        tab.wait_for_timeout(150)
+        if all(tab.input_value(f"{slider} input[type={kind}]") == str(value) for kind in ("number", "range")):
+            return
+    raise AssertionError(f"{slider} does not take its value")
