@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 from saguaro_core.options import add_engine_options, make_engine
+from viz.context import one_line
 
 TRACES = Path(__file__).parent / "assets" / "traces"
 
@@ -92,7 +93,7 @@ def _check(options: argparse.Namespace) -> None:
         try:
             place(options.target_device, options.draft_device, options.target_threads, options.draft_threads)
         except ValueError as error:
-            raise Refusal(_line(error)) from None
+            raise Refusal(one_line(error)) from None
         for model in (options.target, options.draft):
             if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
                 raise Refusal(f"{model}: no such file or folder")
@@ -106,7 +107,7 @@ def _serve(options: argparse.Namespace):
     try:
         traces = replay.find(options.replay or TRACES)
     except ValueError as error:
-        raise Refusal(_line(error)) from None
+        raise Refusal(one_line(error)) from None
     slot = EngineSlot()
     if options.replay is None:
         slot.state = LOADING
@@ -118,10 +119,6 @@ def _serve(options: argparse.Namespace):
         raise Refusal(
             f"cannot listen on {options.host}, port {options.port or '7860 to 7959'}: taken or not allowed"
         ) from None
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 if __name__ == "__main__":

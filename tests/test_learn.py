@@ -17,6 +17,7 @@ from saguaro_core import theory, trace
 from saguaro_core.summary import summarise
 from viz import lessons
 
+from .browsing import watched
 from .stub_engine import play
 from .test_viz import HOSTILE
 
@@ -160,10 +161,7 @@ class Reader:
     def __init__(self, chromium, url: str, query: str, width: int = 1280, height: int = 900, **options):
         self.tab = chromium.new_page(viewport={"width": width, "height": height}, **options)
         self.tab.set_default_timeout(TIMEOUT_MS)
-        self.bad: list[str] = []
-        self.tab.on("dialog", lambda dialog: (self.bad.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.tab.on("pageerror", lambda error: self.bad.append(f"error {error}"))
-        self.tab.on("console", lambda line: self.bad.append(f"console {line.text}") if line.type == "error" else None)
+        self.bad = watched(self.tab)
         self.tab.goto(url + query)
         self.tab.wait_for_selector('.ln[data-state="ready"]')
 

@@ -15,6 +15,11 @@ from .deltas import Feeds
 LOADING, READY, FAILED, ABSENT = "loading", "ready", "failed", "absent"
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, for a reader."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class EngineSlot:
     """Where the engine (anything with `generate`, `info` and `close` as `SaguaroSSD` has them) will be. The page is
     served before the models are loaded, so whoever wants the engine asks here each time."""
@@ -37,7 +42,7 @@ class EngineSlot:
         try:
             engine = make()
         except Exception as error:
-            self.error = " ".join(str(error).split()) or type(error).__name__
+            self.error = one_line(error)
             self.state = FAILED
             print(f"The models could not be loaded: {self.error}", file=sys.stderr, flush=True)
             return

@@ -29,7 +29,7 @@ from .components.notice import Notice, note
 from .components.racing import Racing
 from .components.saver import Saver, saved
 from .components.table import Tables
-from .context import ABSENT, Context
+from .context import ABSENT, Context, one_line
 from .wiring import QUIET, buttons
 
 RECORDED = Path(__file__).parent.parent / "assets" / "results"
@@ -270,7 +270,7 @@ class Desk:
                     yield frame(racing=_lines(plan, played, progress.at), notice=note(_said(plan, progress)))
                     drawn = time.monotonic()
         except Exception as error:  # whatever it is, what has been measured is shown
-            problem = " ".join(str(error).split()) or type(error).__name__
+            problem = one_line(error)
         finally:  # a closed tab arrives here as GeneratorExit
             steps.close()
             if self.going.get(session) is mine:
