@@ -23,7 +23,6 @@ def main(argv: list[str] | None = None) -> int:
         from .tensor_parallel import follow
 
         follow()
-        return 0
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engine is closed on the way out
     from .models import ModelError

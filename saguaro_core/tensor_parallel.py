@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -51,8 +51,8 @@ class SplitModel(TransformersModel):
         dist.broadcast_object_list([what], src=0, group=self._group)
 
 
-def follow() -> None:
-    """Be a rank other than 0, until rank 0 is gone."""
+def follow() -> NoReturn:
+    """Be a rank other than 0, until rank 0 is gone; then end the process, with status 0."""
     with torch.inference_mode():
         group = join()
         load: Load = heard(group)
@@ -61,7 +61,7 @@ def follow() -> None:
             try:
                 name, argument = heard(group)
             except RuntimeError:  # the connection is closed
-                return
+                os._exit(0)  # not by returning: the group's threads still run, and tearing them down may abort
             getattr(model, name)(argument)
 
 
