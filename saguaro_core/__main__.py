@@ -69,8 +69,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def generate(args: argparse.Namespace) -> int:
+    from .engine import checked
+
+    settings = run_settings(args)
+    checked(args.method, [settings])  # a slip of the fingers should not wait for the models
     with make_engine(args) as engine:
-        run = engine.generate(args.prompt, args.method, stop=args.stop, **run_settings(args))
+        run = engine.generate(args.prompt, args.method, stop=args.stop, **settings)
         try:
             for event in run:
                 if isinstance(event, Tokens):

@@ -22,7 +22,7 @@ from .events import RunStarted
 from .messages import Cancel, Connect, Done, Failed, Listening, Load, Perform, Ready
 from .models import ModelError, check_supported, common_dtype, load_config, resolve
 from .run import Batch, Run
-from .settings import METHODS, make_settings, settings_of_rows
+from .settings import METHODS, Settings, make_settings, settings_of_rows
 from .text import PromptError, check_pair_agrees, encode_prompt, eos_ids, load_tokenizer
 from .worker_process import Worker
 
@@ -33,13 +33,21 @@ BASELINES = ("hf-ar", "hf-assisted")
 HARDWARE_INFO = ("target_device", "draft_device", "target_threads", "draft_threads", "dtype", "min_rows")
 
 
+def checked(method: str, settings: Sequence[dict]) -> list[Settings]:
+    """Settings with every default filled in. Raises ValueError for an unknown method or a value that makes no sense."""
+    if method.startswith("hf-") and method not in BASELINES:
+        raise ValueError(f"unknown method {method!r}; choose one of {', '.join((*METHODS, *BASELINES))}")
+    return [make_settings("ar" if method in BASELINES else method, **each) for each in settings]
+
+
 class SaguaroSSD:
     """Speculative speculative decoding on two devices.
 
     `target`, `draft`: "embedded", a Hugging Face hub id, a local folder or a GGUF file. Devices are `cpu` or
-    `cuda:N`; the target's may be several with commas between, over which it is split (tensor parallelism). `dtype`: "bfloat16" or "float32", None for the fastest exact one of the devices. `context`: tokens of
-    prompt and answer to make room for, at most what the models allow. Blocks until both models are loaded. Raises
-    ModelError or ValueError with one line for the user.
+    `cuda:N`; the target's may be several with commas between, over which it is split (tensor parallelism). `dtype`:
+    "bfloat16" or "float32", None for the fastest exact one of the devices. `context`: tokens of prompt and answer to
+    make room for, at most what the models allow. Blocks until both models are loaded. Raises ModelError or ValueError
+    with one line for the user.
     """
 
     def __init__(
@@ -143,14 +151,12 @@ class SaguaroSSD:
     def _submit(self, prompts, method, stop, reuse, settings: list[dict]) -> Batch:
         if self._closed:
             raise RuntimeError("the engine is closed")
-        baseline = method if method.startswith("hf-") else None
-        if baseline not in (None, *BASELINES):
-            raise ValueError(f"unknown method {method!r}; choose one of {', '.join((*METHODS, *BASELINES))}")
+        chosen = checked(method, settings)
+        baseline = method if method in BASELINES else None
         if baseline and len(prompts) > 1:
             raise ValueError(f"{method} runs one prompt at a time")
         if baseline and len(split(self.info["target_device"])) > 1:
             raise ValueError(f"{method} does not run on a target that is split over several devices")
-        chosen = [make_settings("ar" if baseline else method, **each) for each in settings]
         encoded = [encode_prompt(self.tokenizer, prompt) for prompt in prompts]
         for ids, _ in encoded:
             if len(ids) >= self.info["context"]:

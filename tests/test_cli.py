@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from saguaro_core import trace
+from saguaro_core.__main__ import main
 from saguaro_core.events import RunFinished
 
 from .tiny import tiny_draft, tiny_model
@@ -28,12 +30,21 @@ def saguaro(*args):
     )
 
 
-def one_line_error(result, *words):
-    assert result.returncode == 2, result.stderr
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("saguaro: "), result.stderr
-    for word in words:
-        assert word in lines[0]
+@pytest.fixture
+def mistake(capfd, monkeypatch):
+    """Type a command that cannot work: exit status 2 and one line. In this process, which has imported all it takes."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the signals of a test run are not the command's
+
+    def typed(*args, says):
+        capfd.readouterr()
+        status = main([str(arg) for arg in args])
+        error = capfd.readouterr().err
+        assert status == 2, error
+        lines = error.strip().splitlines()
+        assert len(lines) == 1 and lines[0].startswith("saguaro: "), error
+        assert says in lines[0]
+
+    return typed
 
 
 def test_generate(models, tmp_path):
@@ -67,36 +78,41 @@ def test_bench(models, tmp_path):
         assert report["identical"]["sd"] == report["identical"]["ssd"] == 6
 
 
-def test_mistakes(models, tmp_path):
+def test_mistakes(models, tmp_path, mistake):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"prompt": ""}\n')
-    one_line_error(saguaro("generate", "  ", *models), "empty")
-    one_line_error(saguaro("generate", "long " * 3000, *models), "context")
-    one_line_error(saguaro("generate", "hi", "--k", 99, *models), "K must be")
-    one_line_error(saguaro("generate", "hi", "--method", "magic", *models), "magic")
-    one_line_error(saguaro("generate", "hi", "--target-device", "tpu", *models), "tpu")
-    one_line_error(saguaro("generate", "hi", "--target-device", "cuda:99", *models), "cuda:99")
-    one_line_error(saguaro("generate", "hi", "--k", 16, "--fan-out", 15, *models), "fan-out")
-    one_line_error(saguaro("bench", "--prompts", bad, *models), "line 1")
-    one_line_error(saguaro("bench", "--prompts", tmp_path / "absent", *models), "absent")
-    one_line_error(saguaro("generate", "hi", "--target", tmp_path / "nowhere"), "nowhere")
-    one_line_error(saguaro("generate", "hi", "--target", "someone/no-such-model"), "someone/no-such-model")
+    mistake("generate", "  ", *models, says="empty")
+    mistake("generate", "long " * 3000, *models, says="context")
+    mistake("generate", "hi", "--target-device", "tpu", *models, says="tpu")
+    mistake("generate", "hi", "--target-device", "cuda:99", *models, says="cuda:99")
+    mistake("bench", "--prompts", bad, *models, says="line 1")
+    mistake("bench", "--prompts", tmp_path / "absent", *models, says="absent")
+    mistake("generate", "hi", "--target", tmp_path / "nowhere", says="nowhere")
+    mistake("generate", "hi", "--target", "someone/no-such-model", says="someone/no-such-model")
 
 
-def test_mismatched_tokenizers(tmp_path):
+def test_a_slip_in_the_settings_does_not_wait_for_the_models(mistake, monkeypatch):
+    monkeypatch.setattr("saguaro_core.__main__.make_engine", lambda args: pytest.fail("loads the models first"))
+    mistake("generate", "hi", "--k", 99, says="K must be")
+    mistake("generate", "hi", "--method", "magic", says="magic")
+    mistake("generate", "hi", "--method", "hf-magic", says="hf-assisted")
+    mistake("generate", "hi", "--k", 16, "--fan-out", 15, says="fan-out")
+
+
+def test_mismatched_tokenizers(tmp_path, mistake):
     target, draft = tiny_model(tmp_path / "target"), tiny_model(tmp_path / "draft")
     swapped = json.loads((draft / "tokenizer.json").read_text())
     vocabulary = swapped["model"]["vocab"]
     a, b = sorted(vocabulary, key=vocabulary.get)[10:12]
     vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
     (draft / "tokenizer.json").write_text(json.dumps(swapped))
-    one_line_error(saguaro("generate", "hi", "--target", target, "--draft", draft), "token")
+    mistake("generate", "hi", "--target", target, "--draft", draft, says="token")
 
 
-def test_unsupported_architecture(models, tmp_path):
+def test_unsupported_architecture(models, tmp_path, mistake):
     target = tiny_model(tmp_path / "target")
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(
         json.dumps(config | {"model_type": "mamba", "architectures": ["MambaForCausalLM"]})
     )
-    one_line_error(saguaro("generate", "hi", "--target", target, *models[2:]))
+    mistake("generate", "hi", "--target", target, *models[2:], says="mamba")
