@@ -151,8 +151,6 @@ def _unsupported_reason(config: PretrainedConfig) -> str | None:
         return "they are not causal language models that transformers knows"
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     text = config.get_text_config(decoder=True)
-    if model._is_stateful:
-        return "they carry a recurrent state, which cannot be rolled back"
     layer_types, _ = get_layer_types_and_kwargs(text)
     if other := sorted(set(layer_types) - {"full_attention", "sliding_attention"}):
         return f"their cache has layers other than full attention ({', '.join(other)})"

@@ -110,8 +110,8 @@ def test_supported(kind):
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (MambaConfig(), "recurrent state"),
-        (Qwen3NextConfig(), "recurrent state"),
+        (MambaConfig(), "linear_attention"),
+        (Qwen3NextConfig(), "linear_attention"),
         (DeepseekV3Config(), "multi-head latent attention"),
         (Llama4TextConfig(), "chunked_attention"),
         (GptOssConfig(), "attention sinks"),
