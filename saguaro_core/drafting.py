@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .cache import PreSpeculatedResult, SaguaroCache
+from .cache import Guess, PreSpeculatedResult, SaguaroCache
 from .capacity import MEMORY_LIMIT, entry_bytes, optimal_cache_size
 from .controller import Controller
 from .events import DRAFT, DraftStep, Fallback, Glue, Lookup, Prefill, TreeStep
@@ -27,10 +27,7 @@ from .settings import Settings
 from .tree import Tree
 from .trunk import Trunk, extend_all
 
-Guess = tuple[int, int, int]  # (accepted tokens k, rank of the bonus in its fork, column of its logit)
 FIRST = -1  # the `k` of the outcome that precedes every speculation: the first token
-
-
 UNMEASURED_WAIT = 0.3  # time of a retry in verifications, until both are known
 
 
@@ -125,7 +122,7 @@ class Drafter:
                 continue
             t0 = self.record.now()
             logits, reused = sequence.trunk.prefill(prompt, reuse)
-            guesses.append((sequence, self._guess(sequence, FIRST, logits, self.controller.plan.m)))
+            guesses.append((sequence, self._guess_first(sequence, logits)))
             tokens = len(prompt) - reused
             self.record.add(Prefill, t0, seq=sequence.trunk.seq, lane=DRAFT, tokens=tokens, reused=reused)
         if self.settings.foresees:
@@ -264,18 +261,14 @@ class Drafter:
         drafted = torch.tensor(sequence.drafted, device=scores.device)[:, None] == self.model.ids
         if self.controller.needs_confidence:
             sequence.confidence = (scores[:-1].softmax(-1) * drafted).sum(-1).tolist()
-        scores = torch.cat((scores[:-1].masked_fill(drafted, -torch.inf), scores[-1:]))
-        chosen = self.controller.candidates(sequence.hit, sequence.confidence)
-        values, columns = scores.topk(min(max(c for _, c in chosen) + 1, scores.shape[1]))
-        known, columns = (values > -torch.inf).sum(-1).tolist(), columns.tolist()
-        return [(fork, c, columns[fork][c]) for fork, c in chosen if c < known[fork]]
+        return self.cache.predict(scores, drafted, self.controller.candidates(sequence.hit, sequence.confidence))
 
-    def _guess(self, sequence: DraftSequence, k: int, logits: Tensor, width: int) -> list[Guess]:
-        """The `width` likeliest bonus tokens after `k` accepted ones."""
-        scores = sequence.rule.scores(logits, [len(sequence.ids) + max(k, 0)])[0]
-        values, columns = scores.topk(min(width, len(scores)))
-        columns = columns[values > -torch.inf].tolist()
-        return [(k, candidate, column) for candidate, column in enumerate(columns)]
+    def _guess_first(self, sequence: DraftSequence, logits: Tensor) -> list[Guess]:
+        """The likeliest first tokens, by logits [1, H] behind the prompt."""
+        scores = sequence.rule.scores(logits, [len(sequence.ids)])
+        chosen = [(0, candidate) for candidate in range(self.controller.plan.m)]
+        guesses = self.cache.predict(scores, scores[:0].bool(), chosen)
+        return [(FIRST, candidate, column) for _, candidate, column in guesses]
 
     def _capacity(self) -> int:
         """How many outcomes of all sequences may be prepared. The hit rate says so only where nobody asked for more;
