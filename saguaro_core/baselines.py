@@ -27,7 +27,8 @@ class Stock:
 
     @cached_property
     def assistant(self) -> PreTrainedModel:
-        """The draft as assisted generation wants it: logits over the target's whole vocabulary."""
+        """The draft as assisted generation wants it: logits over the target's whole vocabulary. A cut head stays as it
+        was cut: it gets no tokens of a run."""
         load = self._load
         return full_vocabulary(*load_draft(load.draft, load.target, load.device, getattr(torch, load.dtype)))
 

@@ -21,7 +21,7 @@ from .recorder import Recorder
 from .rules import make_rule
 from .sampling import Streams
 from .settings import LARGEST_K
-from .transfer import allocate, path_between, transfer
+from .transfer import allocate, path_between, rows_in, transfer
 from .transformers_model import TransformersModel
 from .trunk import Trunk, provide
 from .worker import Inbox
@@ -38,7 +38,6 @@ def serve(main: Connection, inbox: Inbox) -> None:
     gc.freeze()
     connect: Connect = inbox.get()
     target = Client(connect.address, authkey=current_process().authkey)
-    target.send(model.ids.cpu().numpy())
     target.recv()  # from here on the target counts on this draft
     main.send(Ready({}))
     controller, replied = Controller(), None
@@ -59,7 +58,7 @@ def serve(main: Connection, inbox: Inbox) -> None:
             if replied:
                 rows = sum(len(sequence.drafted) + 1 for sequence in drafter.active)
                 controller.verified(rows, message.sent - replied)
-            outbox.send(target, drafter.speculate(message.outcomes, message.round), record)
+            outbox.send(target, drafter.speculate(message.outcomes, message.round), model.ids, record)
             replied = time.perf_counter()
             drafter.prepare(target.poll)
             record.flush()
@@ -72,6 +71,7 @@ def serve(main: Connection, inbox: Inbox) -> None:
 def begin_sequences(message: Begin, model: TransformersModel, trunks: list[Trunk]) -> list[DraftSequence]:
     """The sequences of a run, on as many of `trunks` as it takes; new ones are made where they do not suffice."""
     provide(trunks, model, len(message.prompts))
+    model.begin(message.prompts)
     return [
         DraftSequence(trunk, make_rule(settings, model.ids), Streams(settings.seed))
         for trunk, settings in zip(trunks, message.settings, strict=False)
@@ -85,20 +85,24 @@ class Outbox:
     def __init__(self, source: torch.device, target: torch.device):
         self._source, self._target = source, target
         self._room: Tensor | None = None
+        self._ids: Tensor | None = None
 
-    def send(self, connection: Connection, speculations: Sequence[Speculation], record: Recorder) -> None:
+    def send(self, connection: Connection, speculations: Sequence[Speculation], ids: Tensor, record: Recorder) -> None:
+        """`ids` int64 [H]: the target ids of the columns of the distributions."""
         qs = [speculation.q for speculation in speculations if speculation.q is not None]
-        room = None
+        room = columns = None
         if qs:
             t0, q = record.now(), qs[0] if len(qs) == 1 else torch.cat(qs)
-            if self._room is None or len(self._room) < len(q):
+            if self._room is None or self._room.numel() < q.numel():
                 rows = max(len(q), LARGEST_K * len(speculations))
                 room = self._room = allocate(rows, q.shape[1], self._source, self._target)
-            moved = transfer(q, self._room)
+            if self._ids is not ids:
+                self._ids, columns = ids, ids.cpu().numpy()
+            moved = transfer(q, rows_in(self._room, *q.shape))
             record.add(Transfer, t0, bytes=moved, path=path_between(self._source, self._target))
         rows = [0 if speculation.q is None else len(speculation.q) for speculation in speculations]
         tokens = [speculation.tokens for speculation in speculations]
-        connection.send(Reply(tuple(zip(tokens, rows, strict=True)), room))
+        connection.send(Reply(tuple(zip(tokens, rows, strict=True)), room, columns))
 
 
 def warm_up(trunk: Trunk) -> None:

@@ -102,11 +102,13 @@ class Speculate:
 @dataclass(frozen=True)
 class Reply:
     """A speculation for each outcome: its tokens, and how many rows of distributions come with them (none where
-    verification needs none). The rows stand one behind the other in the newest `room` that a reply brought, float32
-    [.., H], memory that both processes see."""
+    verification needs none). The rows stand one behind the other at the beginning of the newest `room` that a reply
+    brought, float32, memory that both processes see. Their columns are the newest `ids` that one brought: a NumPy int64
+    [H] of target ids."""
 
     speculations: tuple[tuple[tuple[int, ...], int], ...]
     room: Tensor | None = None
+    ids: Any = None
 
 
 @dataclass(frozen=True)

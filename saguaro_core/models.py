@@ -3,7 +3,8 @@
 Every model is an ordinary transformers causal language model. A draft may also be a *draft folder*: a `config.json`
 with `"saguaro": {"embeddings": "target"}` and a `model.safetensors` that holds the layers, the final norm and
 `head_ids`. Its embedding, and the rows `head_ids` of its output head, are the target's own, taken at load, so
-nothing is stored twice; such a draft gives zero probability to every token outside `head_ids`.
+nothing is stored twice; such a draft gives zero probability to every token outside `head_ids`, but for those of the
+run's prompts (see `head`).
 
 Every failure a user can cause is a ModelError with one clear line.
 """
@@ -35,6 +36,7 @@ from .embedded import (
     embedded_target,
     quiet_loading,
 )  # fmt: skip
+from .head import CutHead, linear
 
 EMBEDDED = "embedded"
 SMALLEST_WINDOW = 1024  # tokens; a model whose attention sees less is refused rather than run with so short a context
@@ -255,7 +257,7 @@ def load_draft(
     with _errors_as_one_line(source), quiet_loading():
         model, info = _model_from_tensors(config, tensors, embedding, dtype)
         _check_complete(source, info)
-        model.set_output_embeddings(_linear(head[head_ids].to(dtype)))
+        model.set_output_embeddings(CutHead(head, head_ids, dtype))
         model.config.tie_word_embeddings = False
         return _frozen(model, device), head_ids.to(device)
 
@@ -274,7 +276,7 @@ def full_vocabulary(model: PreTrainedModel, head_ids: torch.Tensor | None) -> Pr
         full = logits.new_full((*logits.shape[:-1], columns), float("-inf"))
         return full.index_copy_(-1, head_ids, logits)
 
-    head = _linear(cut.weight)
+    head = linear(cut.weight)
     head.register_forward_hook(scatter)
     view = copy.copy(model)
     view._modules = dict(model._modules)
@@ -290,13 +292,6 @@ def _check_complete(source: Source, info: dict) -> None:
 
 def _frozen(model: PreTrainedModel, device: str | torch.device) -> PreTrainedModel:
     return model.to(device).eval().requires_grad_(False)
-
-
-def _linear(weight: torch.Tensor) -> nn.Linear:
-    """`x @ weight.T` for `weight` [out, in], without a copy of it."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    layer.weight = nn.Parameter(weight, requires_grad=False)
-    return layer
 
 
 def _model_from_tensors(

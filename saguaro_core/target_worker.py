@@ -25,7 +25,7 @@ from .models import load_target
 from .recorder import Recorder
 from .rules import make_rule
 from .sampling import Streams
-from .transfer import path_between, pin, transfer
+from .transfer import path_between, pin, rows_in, transfer
 from .transformers_model import TransformersModel
 from .trunk import Trunk, provide
 from .worker import Inbox
@@ -36,11 +36,12 @@ PREFILL_SECONDS = 120.0  # likewise for its first answer, before which it reads 
 
 @dataclass
 class Draft:
-    """A draft process that has connected. `ids`: see `decoding.Speculator`. `room`: see `messages.Reply`."""
+    """A draft process that has connected. `device`: the target's. `room` and `ids`: the newest, see `messages.Reply`."""
 
     connection: Connection
-    ids: torch.Tensor
+    device: str
     room: torch.Tensor | None = None
+    ids: torch.Tensor | None = None
 
 
 class RemoteDraft:
@@ -54,11 +55,14 @@ class RemoteDraft:
         record: Recorder,
         cancelled: Callable[[], bool],
     ):
-        self.ids = draft and draft.ids
         self.lost, self._cancelled = False, cancelled
         self._draft, self._perform, self._record = draft, perform, record
         if draft is None:
             self._give_up("The draft is not running")
+
+    @property
+    def ids(self) -> torch.Tensor:
+        return self._draft.ids
 
     def begin(self, prompts: Sequence[Sequence[int]]) -> None:
         p = self._perform
@@ -92,17 +96,23 @@ class RemoteDraft:
 
     def _arrived(self, reply: Reply) -> torch.Tensor | None:
         """The draft's distributions on this device; on a CPU they are read where the draft wrote them."""
+        draft = self._draft
+        if reply.ids is not None:
+            draft.ids = torch.from_numpy(reply.ids).to(draft.device)
         if reply.room is not None:
-            self._draft.room = reply.room
-            if self.ids.is_cuda:
+            draft.room = reply.room
+            if draft.ids.is_cuda:
                 pin(reply.room)
-        rows, room = sum(rows for _, rows in reply.speculations), self._draft.room
-        if not rows or room.device == self.ids.device:
-            return room
+        rows = sum(rows for _, rows in reply.speculations)
+        if not rows:
+            return None
+        q = rows_in(draft.room, rows, len(draft.ids))
+        if q.device == draft.ids.device:
+            return q
         t0 = self._record.now()
-        here = torch.empty(rows, room.shape[1], device=self.ids.device)
-        moved = transfer(room[:rows], here)
-        self._record.add(Transfer, t0, bytes=moved, path=path_between(room.device, here.device))
+        here = torch.empty_like(q, device=draft.ids.device)
+        moved = transfer(q, here)
+        self._record.add(Transfer, t0, bytes=moved, path=path_between(q.device, here.device))
         return here
 
     def end(self) -> None:
@@ -146,8 +156,7 @@ class TargetWorker:
             while True:
                 try:
                     connection = listener.accept()
-                    ids = torch.from_numpy(connection.recv()).to(split(self._load.device)[0])
-                    self._draft = Draft(connection, ids)
+                    self._draft = Draft(connection, split(self._load.device)[0])
                     connection.send("welcome")
                 except Exception:
                     continue  # a draft that died while it connected; main starts another

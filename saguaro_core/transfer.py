@@ -39,6 +39,11 @@ def allocate(
     return buffer
 
 
+def rows_in(room: Tensor, rows: int, columns: int) -> Tensor:
+    """[rows, columns] at the beginning of `room`, whatever width it was made for: runs differ in theirs."""
+    return room.view(-1)[: rows * columns].view(rows, columns)
+
+
 def pin(buffer: Tensor) -> None:
     """Lock the pages of host memory so that GPUs copy to and from it directly; each process does so for itself."""
     if not buffer.is_cuda and torch.cuda.is_available():

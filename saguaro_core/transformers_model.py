@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .attention import KVStore, Masks, Write, attach, up_to_block
+from .head import CutHead, RunHead
 from .models import context_length
 from .packing import pack
 from .trunk import PREFILL_CHUNK, Rows
@@ -28,6 +29,10 @@ class TransformersModel:
         self, model: PreTrainedModel, head_ids: Tensor | None = None, *, context: int, vocabulary: int | None = None
     ):
         attach(model)
+        head = model.get_output_embeddings()
+        self._head = RunHead(head, head_ids) if isinstance(head, CutHead) else None
+        if self._head:
+            model.set_output_embeddings(self._head)
         pack(model)
         config = model.config.get_text_config()
         self.context = min(context, context_length(config))
@@ -40,6 +45,11 @@ class TransformersModel:
         self._slots = up_to_block(self.context + SCRATCH)
         self.store = KVStore(self._layers, self._slots)
         self._masks = Masks(self._slots, PREFILL_CHUNK, group, model.dtype, self.device)
+
+    def begin(self, prompts: Sequence[Sequence[int]]) -> None:
+        """A run over these prompts begins: a cut head gets columns for their tokens, which changes `ids`."""
+        if self._head:
+            self.ids = self._head.begin(prompts)
 
     def reserve(self, sequences: int) -> bool:
         """See `trunk.Model.reserve`."""

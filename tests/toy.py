@@ -179,7 +179,7 @@ class ReplayStream:
 
 
 def enumerate_law(
-    method="ssd", target_seed=1, draft_seed=2, last=False, ids=(0, 1, 2), **kwargs
+    method="ssd", target_seed=1, draft_seed=2, last=False, ids=(0, 1, 2), draft_ids=None, **kwargs
 ) -> dict[tuple[int, ...], float]:
     """The exact law of the output of `run`: every draw that can matter is walked over all its branches.
 
@@ -189,7 +189,7 @@ def enumerate_law(
     """
     law: dict[tuple[int, ...], float] = {}
     decided: dict = {}
-    target, draft = TabularModel(target_seed, ids), TabularModel(draft_seed, ids)
+    target, draft = TabularModel(target_seed, ids), TabularModel(draft_seed, draft_ids or ids)
     while True:
         replay = Replay(decided, last)
         output, events = run(method, target, draft, streams=replay, **kwargs)

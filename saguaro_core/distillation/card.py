@@ -33,7 +33,8 @@ tags:
 
 A draft model for speculative decoding with {target} as the target. It is a *draft folder*: the embedding and the rows
 `head_ids` of the output head are the target's, taken when the draft is loaded (`saguaro_core.models.load_draft`), so
-it cannot run without its target. The tokenizer is the target's. Tokens outside `head_ids` are never drafted.
+it cannot run without its target. For each run Saguaro adds rows for the tokens of its prompts that are not among
+`head_ids` (at most 512); other tokens are never drafted. The tokenizer is the target's.
 
 ## Training
 
