@@ -214,7 +214,7 @@ def _by_task(group: Mapping[str, Any]) -> go.Figure | None:
     if len(by_task) != 1:
         by_task["all prompts"] = group
     methods = _shown(group["methods"])
-    if not methods:
+    if not methods or (group["batch_size"] > 1 and list(by_task) == ["mixed"]):  # batches across tasks have one bar
         return None
     figure = _figure(90 + len(by_task) * (14 + 20 * len(methods)))
     for method in methods:

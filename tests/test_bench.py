@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +25,7 @@ from saguaro_core.results import comparable, percentile, results, row, to_csv
 from saguaro_core.settings import METHODS
 
 from .stub_engine import StubEngine
-from .test_cli import models, one_line_error, saguaro  # noqa: F401
+from .test_cli import mistake, models, saguaro  # noqa: F401
 from .test_viz import HOSTILE
 
 EVIL = " ".join(HOSTILE)
@@ -420,7 +422,7 @@ def bench_command(out, models, *more):
             str(out), *more, *models]  # fmt: skip
 
 
-def test_command_writes_a_folder(models, tmp_path):
+def test_command_writes_a_folder(models, mistake, tmp_path):
     out = tmp_path / "out"
     done = saguaro(*bench_command(out, models, "--temperatures", "0,1", "--resources", "all", "--json"))
     assert done.returncode == 0, done.stderr
@@ -440,9 +442,8 @@ def test_command_writes_a_folder(models, tmp_path):
             assert group["identical"]["sd"] == group["identical"]["ssd"] == 4
     assert len((out / "results.csv").read_text().splitlines()) == 1 + len(made["runs"]) == 1 + 4 * 2 * (4 + 3)
     assert "<h1>" in (out / "report.html").read_text()
-    again = saguaro(*bench_command(out, models))
-    one_line_error(again, "--resume")
-    one_line_error(saguaro(*bench_command(out, models, "--resume")), "temperatures")
+    mistake(*bench_command(out, models), says="--resume")
+    mistake(*bench_command(out, models, "--resume"), says="temperatures")
 
 
 def test_command_is_interrupted_and_resumed(models, tmp_path):
@@ -488,11 +489,11 @@ def test_command_skips_what_does_not_fit(models, tmp_path):
     assert [r["status"] for r in made["runs"] if r["method"] == "sd"] == ["ok", "skipped", "skipped"]
 
 
-def test_command_mistakes(models, tmp_path):
-    one_line_error(saguaro("bench", "--tasks", "poetry", *models), "poetry", "math")
-    one_line_error(saguaro("bench", "--tasks", "math", "--temperatures", "hot", *models), "hot")
-    one_line_error(saguaro("bench", "--tasks", "math", "--methods", "ssd", "--resources", "all", *models), "take turns")
-    one_line_error(saguaro("bench", "--tasks", "math", "--resume", *models), "--out")
+def test_command_mistakes(mistake):
+    mistake("bench", "--tasks", "poetry", says="poetry")
+    mistake("bench", "--tasks", "math", "--temperatures", "hot", says="hot")
+    mistake("bench", "--tasks", "math", "--methods", "ssd", "--resources", "all", says="take turns")
+    mistake("bench", "--tasks", "math", "--resume", says="--out")
     assert (
         load_prompts(os.path.join(os.path.dirname(bench.__file__), "..", "assets", "prompts", "math.jsonl"), 1)[0].name
         == "math-1"
@@ -509,6 +510,8 @@ class Batching(StubEngine):
     def generate_batch(self, prompts, method, **settings):
         self.batches = [*getattr(self, "batches", []), (method, [p[0]["content"] for p in prompts if p != "Hello!"])]
         runs = [self.generate(prompt, method, **settings) for prompt in prompts]
+        for seq, run in enumerate(runs):
+            run._left = deque(replace(event, seq=seq) for event in run._left)
         return type("Batch", (), {"runs": runs})
 
 

@@ -18,6 +18,7 @@ from saguaro_core.results import results
 
 from .browsing import set_slider, watched
 from .stub_engine import StubEngine
+from .test_bench import Batching
 from .test_page import Site, browser, until  # noqa: F401
 from .test_viz import HOSTILE
 
@@ -67,11 +68,21 @@ class Visitor:
             "words => document.querySelector('#lab-notice')?.textContent.includes(words)", arg=words
         )
 
+    def wait_cost(self, words: str) -> None:
+        self.tab.wait_for_function(
+            "words => document.querySelector('#lab-cost')?.textContent.includes(words)", arg=words
+        )
+
+    def choose(self, group: str, words) -> None:
+        """Tick these words and no others."""
+        self.tab.wait_for_selector(f"#lab-{group} input")
+        for box in self.tab.query_selector_all(f"#lab-{group} input"):
+            if box.is_checked() != (box.evaluate("box => box.closest('label').textContent.trim()") in words):
+                box.click()
+
     def measure(self, tasks=("math",), prompts: int = 1, tokens: int = 16) -> None:
         self.tab.wait_for_selector("#lab-start")
-        for box in self.tab.query_selector_all("#lab-tasks input"):
-            if box.is_checked() != (box.evaluate("box => box.closest('label').textContent.trim()") in tasks):
-                box.click()
+        self.choose("tasks", tasks)
         for name, value in (("prompts", prompts), ("tokens", tokens)):
             set_slider(self.tab, f"#lab-{name}", value)
         self.tab.click("#lab-start")
@@ -97,7 +108,7 @@ def site(tmp_path_factory) -> Iterator[Site]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lab, "RECORDED", tmp_path_factory.mktemp("nothing"))  # the tab is empty at first
-        site = Site(StubEngine(speed=50))
+        site = Site(Batching(speed=50))
     yield site
     site.close()
 
@@ -151,6 +162,57 @@ def test_stop_keeps_what_was_measured(lab: Visitor, site: Site):
 def test_nothing_chosen(lab: Visitor):
     lab.measure(tasks=())
     lab.wait_said("Choose at least one task.")
+
+
+def test_batches(lab: Visitor, site: Site):
+    lab.choose("batch-sizes", ("1 (alone)", "8"))
+    lab.choose("methods", ("AR", "SSD", "HF generate"))
+    lab.measure(prompts=9)
+    lab.wait_cost("42 runs, up to 1,344 new tokens: 9 prompts one by one and in 2 batches of 8, with")
+    lab.tab.wait_for_selector(".lab-figure .js-plotly-plot .main-svg", timeout=30_000)
+    assert [title for title in lab.tables() if title.startswith("Methods")] == [
+        "Methods, greedy",
+        "Methods, greedy, 8 sequences together",
+    ]
+    runs = [line.inner_text().split("\t")[-1] for line in lab.tab.query_selector_all("#lab-tables tr")]
+    assert runs == ["runs", "9", "9", "9", "9", "runs", "2", "2", "2"]
+    sizes = {(method, len(texts)) for method, texts in site.engine.batches if texts}
+    assert sizes == {("ar", 8), ("ssd", 8)}  # transformers' own runs alone only
+
+
+def test_a_batch_that_is_stopped(lab: Visitor, site: Site):
+    site.engine.speed = 0.05
+    lab.choose("batch-sizes", ("8",))
+    lab.measure(prompts=8)
+    until(lambda: site.engine.busy == 8, 10)
+    lab.tab.click("#lab-stop")
+    until(lambda: site.engine.busy == 0, 2)
+
+
+def test_what_it_costs_is_said_before(lab: Visitor):
+    lab.wait_cost("32 runs, up to 3,072 new tokens: 8 prompts one by one, with AR (padded and unpadded), SD and SSD.")
+    lab.choose("batch-sizes", ())
+    lab.wait_cost("Choose at least one batch size.")
+    lab.choose("batch-sizes", ("16",))
+    lab.wait_cost("A batch that the prompts do not fill repeats some.")
+    lab.choose("methods", ("SSD", "HF assisted"))
+    lab.wait_cost("hf-assisted: one prompt at a time")
+    lab.tab.click("#lab-start")
+    lab.wait_said("hf-assisted: one prompt at a time")
+    assert lab.tab.is_visible("#lab-start")
+
+
+def test_the_cost_is_the_number_of_runs_that_are_made():
+    from viz.lab import Chosen, cost_of, plan_of
+
+    chosen = Chosen(["math", "code"], ["ar", "sd", "hf-ar"], ["0", "1"], ["1", "8", "32"], 10, 20, 2)
+    played: list = []
+    for _ in measure(Batching(speed=1e6), plan_of(chosen), played):
+        pass
+    said = cost_of(chosen)
+    assert said.startswith(
+        f"{len(played)} runs, up to {20 * sum(len(p.rows or (p.ids,)) for p in played):,} new tokens"
+    )
 
 
 def test_a_closed_tab_frees_the_engine(lab: Visitor, site: Site):
@@ -229,6 +291,13 @@ def test_without_an_engine_recorded_results_are_shown(replaying, visit):
     assert visitor.tab.evaluate("document.documentElement.scrollWidth") == 390
     box = visitor.tab.query_selector(".lab-figure .js-plotly-plot").bounding_box()
     assert box["width"] > 250 and box["height"] > 200
+
+
+def test_the_comparison_of_methods_is_shown_first(replaying, visit):
+    site = replaying(batches=measured(temperatures=(1.0,)), methods=measured(), sequences=measured(temperatures=(1.0,)))
+    visitor = visit(f"{site.url}?tab=lab", home=site.url)
+    visitor.tab.wait_for_selector("#lab-tables h3")
+    assert visitor.tab.input_value("#lab-shipped input") == "methods" and visitor.tables()[0] == "Methods, greedy"
 
 
 def test_without_anything_recorded_the_tab_says_so(replaying, visit):

@@ -8,14 +8,15 @@ recorded results.
 from __future__ import annotations
 
 import json
+import math
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 
@@ -35,8 +36,10 @@ from .wiring import QUIET, buttons
 RECORDED = Path(__file__).parent.parent / "assets" / "results"
 CHOICES = (*METHODS, *bench.BASELINES)
 TEMPERATURES = ("0", "0.6", "1")
+BATCH_SIZES = ("1", "8", "16", "32")
 LIMITS = {"prompts": (1, 12, 2), "tokens": (16, 512, 96), "repeat": (1, 5, 1)}  # smallest, largest, at first
-MOST_FIGURES = 10
+SHOWN_FIRST = "methods"  # how the name of the recorded results begins that a visitor sees first
+MOST_FIGURES = 16
 FRAME_S = 0.25
 OUTPUTS = (
     "tables",
@@ -62,12 +65,24 @@ def frame(**changes: Any) -> tuple:
 # Layout
 
 
+class Chosen(NamedTuple):
+    """What the form says, in its order; the first four are words of TASKS, CHOICES, TEMPERATURES, BATCH_SIZES."""
+
+    tasks: list[str]
+    methods: list[str]
+    temperatures: list[str]
+    batch_sizes: list[str]
+    prompts: float | None
+    tokens: float | None
+    repeat: float | None
+
+
 def build(context: Context) -> None:
     """Lay the tab out in the current Blocks."""
     desk, shipped = Desk(context), recorded()
     parts: dict[str, Any] = {"held": gr.State(b"")}
     with gr.Column(visible=context.slot.state != ABSENT, elem_id="lab-ask"):
-        form = _form(parts)
+        form, cost_line = _form(parts)
     parts["notice"] = Notice(note(), elem_id="lab-notice")
     parts["racing"] = Racing([], elem_id="lab-racing")
     with gr.Row(elem_id="lab-files"):
@@ -100,16 +115,26 @@ def build(context: Context) -> None:
         finally:  # somebody's own file is not kept
             Path(file).unlink(missing_ok=True)
 
-    def measure(tasks, methods, temperatures, prompts, tokens, repeat, request: gr.Request):
-        numbers = {"prompts": prompts, "tokens": tokens, "repeat": repeat}
-        yield from desk.measure(tasks, methods, temperatures, numbers, request.session_hash or "")
+    def cost(*form: Any) -> dict[str, Any]:
+        return note(cost_of(Chosen(*form)))
+
+    def begin(*form: Any) -> tuple:
+        return desk.begin(Chosen(*form))
+
+    def measure(tasks, methods, temperatures, batch_sizes, prompts, tokens, repeat, request: gr.Request):
+        chosen = Chosen(tasks, methods, temperatures, batch_sizes, prompts, tokens, repeat)
+        yield from desk.measure(chosen, request.session_hash or "")
 
     gr.context.Context.root_block.load(at_first, None, outputs, concurrency_limit=4, **QUIET)
+    gr.on(
+        [gr.context.Context.root_block.load, *(part.change for part in form)], cost, form, cost_line,
+        queue=False, trigger_mode="always_last", **QUIET,
+    )  # fmt: skip
     parts["shipped"].input(show, [parts["shipped"]], outputs, concurrency_limit=4, **QUIET)
     upload.upload(opened, [upload], outputs, concurrency_limit=2, **QUIET)
     for button, kind in zip(savers, WRITERS, strict=True):
         button.click(_writer(kind), [parts["held"]], [saver, parts["notice"]], concurrency_limit=2, **QUIET)
-    waiting = parts["start"].click(desk.begin, form[:3], outputs, queue=False, **QUIET)
+    waiting = parts["start"].click(begin, form, outputs, queue=False, **QUIET)
     measuring = waiting.then(
         measure, form, outputs, concurrency_id="engine", concurrency_limit=1, show_progress="minimal",
         show_progress_on=parts["notice"], api_visibility="private",
@@ -119,12 +144,19 @@ def build(context: Context) -> None:
     gr.context.Context.root_block.unload(desk.stop)
 
 
-def _form(parts: dict[str, Any]) -> list[Any]:
+def _form(parts: dict[str, Any]) -> tuple[list[Any], Notice]:
+    """What `Chosen` is read from, and the line that says what it costs."""
     with gr.Row():
-        tasks = gr.CheckboxGroup(list(TASKS), value=list(TASKS), label="Tasks", elem_id="lab-tasks", min_width=300)
+        tasks = gr.CheckboxGroup(
+            list(TASKS), value=list(TASKS), label="Tasks", elem_id="lab-tasks", min_width=300, scale=5
+        )
         temperatures = gr.CheckboxGroup(
             [("0 (greedy)", "0"), "0.6", "1"], value=["0"], label="Temperatures", elem_id="lab-temperatures",
-            min_width=240,
+            min_width=240, scale=3,
+        )  # fmt: skip
+        batch_sizes = gr.CheckboxGroup(
+            [("1 (alone)", "1"), *BATCH_SIZES[1:]], value=["1"], label="Batch sizes",
+            elem_id="lab-batch-sizes", min_width=240, scale=4,
         )  # fmt: skip
     methods = gr.CheckboxGroup(
         [(report.label(method), method) for method in CHOICES], value=["ar", "sd", "ssd"], label="Methods",
@@ -137,11 +169,12 @@ def _form(parts: dict[str, Any]) -> list[Any]:
                 LIMITS.items(), ("Prompts of each task", "Most new tokens", "Repetitions"), strict=True
             )
         ]
+    cost_line = Notice(note(), elem_id="lab-cost")
     with gr.Row():
         parts["start"] = gr.Button("Measure", variant="primary", elem_id="lab-start", min_width=120)
         parts["leave"] = gr.Button("Stop", variant="stop", elem_id="lab-leave", min_width=120, visible=False)
         parts["stop"] = gr.Button("Stop", variant="stop", elem_id="lab-stop", min_width=120, visible=False)
-    return [tasks, methods, temperatures, *numbers]
+    return [tasks, methods, temperatures, batch_sizes, *numbers], cost_line
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -149,8 +182,9 @@ def _form(parts: dict[str, Any]) -> list[Any]:
 
 
 def recorded() -> dict[str, Path]:
-    """The results that come along, by name."""
-    return {path.stem: path for path in sorted(RECORDED.glob("*.json"))}
+    """The results that come along, by name; those of the methods first."""
+    found = sorted(RECORDED.glob("*.json"), key=lambda path: (not path.stem.startswith(SHOWN_FIRST), path.stem))
+    return {path.stem: path for path in found}
 
 
 def shown_file(path: Path) -> dict[str, Any]:
@@ -171,9 +205,11 @@ def shown(found: dict[str, Any]) -> dict[str, Any]:
     lines = [report.about(found)]
     lines += [f"Not complete: {report.inert(found['stopped'])}."] if found["stopped"] else []
     tables = report.tables(found)
-    figures = report.figures(found)[:MOST_FIGURES]
+    figures = report.figures(found)
+    if len(figures) > MOST_FIGURES:
+        lines.append(f"{len(figures) - MOST_FIGURES} more figures are in the report.")
     plots = {str(number): gr.update(value=None, visible=False) for number in range(MOST_FIGURES)}
-    for number, (title, figure) in enumerate(figures):
+    for number, (title, figure) in enumerate(figures[:MOST_FIGURES]):
         plots[str(number)] = gr.update(value=figure, visible=True, label=title)
     return {
         "tables": {"lines": lines, "tables": [_inert(table) for table in tables if not table.words]},
@@ -234,30 +270,26 @@ class Desk:
     context: Context
     going: dict[str, Going] = field(default_factory=dict)  # by session
 
-    def begin(self, tasks: list[str], methods: list[str], temperatures: list[str]) -> tuple:
+    def begin(self, chosen: Chosen) -> tuple:
         """Show the place in the queue, unless there is nothing to measure."""
-        if refusal := self._refusal(tasks, methods, temperatures):
+        if refusal := self._refusal(chosen):
             return frame(notice=note(refusal))
         return frame(notice=note(), racing=[], **buttons("waiting"))
 
-    def _refusal(self, *chosen: Sequence[str]) -> str:
-        for words, known, kind in zip(chosen, (TASKS, CHOICES, TEMPERATURES), ("task", "method", "temperature")):
-            if not words or any(word not in known for word in words):
-                return f"Choose at least one {kind}."
+    def _refusal(self, chosen: Chosen) -> str:
         try:
+            plan_of(chosen)
             self.context.slot.get()
         except ValueError as error:
             return str(error)
         return ""
 
-    def measure(
-        self, tasks: list[str], methods: list[str], temperatures: list[str], numbers: dict[str, Any], session: str
-    ) -> Iterator[tuple]:
+    def measure(self, chosen: Chosen, session: str) -> Iterator[tuple]:
         """Measure and yield frames; the last one holds tables and figures of what was measured."""
-        if self._refusal(tasks, methods, temperatures):
+        if self._refusal(chosen):
             yield frame(**buttons("idle"))
             return
-        engine, plan, played, problem = self.context.slot.get(), _plan(tasks, methods, temperatures, numbers), [], ""
+        engine, plan, played, problem = self.context.slot.get(), plan_of(chosen), [], ""
         mine = self.going[session] = Going()
         steps = bench.measure(engine, plan, played)
         yield frame(racing=_lines(plan, played, None), **buttons("running"))
@@ -289,38 +321,89 @@ class Desk:
         return frame(notice=note("Left the queue."), racing=[], **buttons("idle"))
 
 
-def _plan(tasks: list[str], methods: list[str], temperatures: list[str], numbers: dict[str, Any]) -> bench.Plan:
-    kept = {key: min(max(int(numbers[key] or first), low), high) for key, (low, high, first) in LIMITS.items()}
+def plan_of(chosen: Chosen) -> bench.Plan:
+    """Raises ValueError with a sentence where there is nothing to measure."""
+    kinds = {"task": TASKS, "method": CHOICES, "temperature": TEMPERATURES, "batch size": BATCH_SIZES}
+    for words, (kind, known) in zip(chosen, kinds.items(), strict=False):
+        if not words or any(word not in known for word in words):
+            raise ValueError(f"Choose at least one {kind}.")
+    kept = {key: min(max(int(getattr(chosen, key) or first), low), high) for key, (low, high, first) in LIMITS.items()}
     return bench.Plan(
-        prompts=tuple(load_tasks(tasks, kept["prompts"])),
-        methods=tuple(method for method in CHOICES if method in methods),
-        temperatures=tuple(sorted(map(float, set(temperatures)))),
+        prompts=tuple(load_tasks(chosen.tasks, kept["prompts"])),
+        methods=tuple(method for method in CHOICES if method in chosen.methods),
+        temperatures=tuple(sorted(map(float, set(chosen.temperatures)))),
+        batch_sizes=tuple(sorted(map(int, set(chosen.batch_sizes)))),
         repeat=kept["repeat"],
         settings={"max_new_tokens": kept["tokens"]},
     )
 
 
+def cost_of(chosen: Chosen) -> str:
+    """How much measuring this takes, in words; what is missing where it makes no plan."""
+    try:
+        plan = plan_of(chosen)
+    except ValueError as error:
+        return str(error)
+    runs, prompts = plan.conversations(), len(plan.prompts)
+    tokens = sum(run.batch_size for run in runs) * plan.settings["max_new_tokens"]
+    ways = [_together(size, math.ceil(prompts / size)) for size in plan.batch_sizes]
+    methods = [report.label(method) + _aside(method, plan) for method in plan.methods]
+    parts = [
+        f"{_counted(prompts, 'prompt')} {_listed(ways)}",
+        f"with {_listed(methods)}",
+        f"at {len(plan.temperatures)} temperatures" if len(plan.temperatures) > 1 else "",
+        f"{plan.repeat} times over" if plan.repeat > 1 else "",
+    ]
+    said = f"{_counted(len(runs), 'run')}, up to {tokens:,} new tokens: {', '.join(filter(None, parts))}."
+    filled = all(prompts % size == 0 for size in plan.batch_sizes)
+    return said + ("" if filled else " A batch that the prompts do not fill repeats some.")
+
+
+def _aside(method: str, plan: bench.Plan) -> str:
+    """What else there is to say of a method's runs."""
+    if method == "ar":
+        return " (padded and unpadded)"
+    return " (one by one only)" if method in bench.BASELINES and len(plan.batch_sizes) > 1 else ""
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _together(size: int, batches: int) -> str:
+    return "one by one" if size == 1 else f"in {batches} batches of {size}" if batches > 1 else f"in a batch of {size}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("s" if number != 1 else "")
+
+
 def _lines(plan: bench.Plan, played: list[bench.Played], at: bench.Conversation | None) -> list[dict[str, Any]]:
-    """How far each method has come."""
-    of = len(plan.prompts) * plan.repeat * len(plan.temperatures)
+    """How far each method has come, and its speed at the number of sequences that is measured now."""
+    of = Counter(conversation.method for conversation in plan.conversations())
     done = Counter(name(turn) for turn in played)
+    size = at.batch_size if at else plan.batch_sizes[-1]
     lines = []
     for method in plan.order(bench.SPLIT):
-        speeds = [turn.summary["decode_tok_s"] for turn in played if turn.method == method and turn.summary]
+        turns = [turn for turn in played if turn.method == method and turn.batch_size == size and turn.summary]
+        speeds = [turn.summary["decode_tok_s"] for turn in turns]
         speed = f", {sum(speeds) / len(speeds):.1f} tok/s" if speeds and all(speeds) else ""
-        state = "running" if at and at.method == method else "done" if done[method] == of else "waiting"
-        said = f"{done[method]} of {of}{speed}"
-        lines.append({"label": report.label(method), "state": state, "tokens": done[method], "of": of, "said": said})
+        state = "running" if at and at.method == method else "done" if done[method] == of[method] else "waiting"
+        said = f"{done[method]} of {of[method]}{speed}" + (f", {size} together" if speed and size > 1 else "")
+        lines.append(
+            {"label": report.label(method), "state": state, "tokens": done[method], "of": of[method], "said": said}
+        )
     return lines
 
 
 def _said(plan: bench.Plan, progress: bench.Progress) -> str:
-    if progress.at is None:
+    at = progress.at
+    if at is None:
         return f"{progress.done} of {progress.total} runs."
-    prompt, law = plan.prompts[progress.at.number], f"temperature {progress.at.temperature:g}"
-    return (
-        f"{progress.done} of {progress.total} runs; now {prompt.name} with {report.label(progress.at.method)}, {law}."
-    )
+    names = [prompt.name for prompt in plan.batch(at.number, at.batch_size)]
+    what = names[0] if len(names) == 1 else f"{len(names)} together, {names[0]} to {names[-1]},"
+    law = f"temperature {at.temperature:g}"
+    return f"{progress.done} of {progress.total} runs; now {what} with {report.label(at.method)}, {law}."
 
 
 def _ended(plan: bench.Plan, played: list[bench.Played], engine: Any, stopped: str, wrong: bool) -> dict[str, Any]:
