@@ -1,6 +1,8 @@
-"""What the browser tests do in any tab: watch for what must never happen, set a slider."""
+"""What the browser tests do in any tab: watch for what must never happen, set a slider, open and save runs."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 def watched(tab, home: str | None = None) -> list[str]:
@@ -29,3 +31,21 @@ def set_slider(tab, slider: str, value: float) -> None:
         if all(tab.input_value(f"{slider} input[type={kind}]") == str(value) for kind in ("number", "range")):
             return
     raise AssertionError(f"{slider} does not take its value")
+
+
+def save(tab, menu: str, name: str) -> tuple[str, str]:
+    """File name and content of what a button of the menu "Open / export" hands out."""
+    unfold(tab, menu)
+    with tab.expect_download() as download:
+        tab.click(f"{menu} button:has-text('Save {name}')")
+    return download.value.suggested_filename, Path(download.value.path()).read_text(encoding="utf-8")
+
+
+def upload(tab, menu: str, *files: Path) -> None:
+    unfold(tab, menu)
+    tab.set_input_files(f"{menu} input[type=file]", files)
+
+
+def unfold(tab, menu: str) -> None:
+    if not tab.is_visible(f"{menu} button:has-text('Save')"):
+        tab.click(f"{menu} > button")

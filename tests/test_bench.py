@@ -25,7 +25,7 @@ from saguaro_core.results import comparable, percentile, results, row, to_csv
 from saguaro_core.settings import METHODS
 
 from .stub_engine import StubEngine
-from .test_cli import mistake, models, saguaro  # noqa: F401
+from .test_cli import command, mistake, models  # noqa: F401
 from .test_viz import HOSTILE
 
 EVIL = " ".join(HOSTILE)
@@ -422,11 +422,13 @@ def bench_command(out, models, *more):
             str(out), *more, *models]  # fmt: skip
 
 
-def test_command_writes_a_folder(models, mistake, tmp_path):
+def test_command_writes_a_folder(models, command, mistake, tmp_path):
     out = tmp_path / "out"
-    done = saguaro(*bench_command(out, models, "--temperatures", "0,1", "--resources", "all", "--json"))
-    assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout.splitlines()[-1])
+    status, output, error = command(
+        *bench_command(out, models, "--temperatures", "0,1", "--resources", "all", "--json")
+    )
+    assert status == 0, error
+    printed = json.loads(output.splitlines()[-1])
     made = results_file.loads((out / "results.json").read_text())
     assert made["ratios"] == printed["ratios"] and "runs" not in printed
     assert [group["temperature"] for group in made["groups"]] == [0.0, 1.0] and made["complete"]
@@ -446,11 +448,11 @@ def test_command_writes_a_folder(models, mistake, tmp_path):
     mistake(*bench_command(out, models, "--resume"), says="temperatures")
 
 
-def test_command_is_interrupted_and_resumed(models, tmp_path):
+def test_command_is_interrupted_and_resumed(models, command, tmp_path):
     out = tmp_path / "out"
-    command = bench_command(out, models, "--repeat", "3")
+    words = bench_command(out, models, "--repeat", "3")
     process = subprocess.Popen(
-        [sys.executable, "-m", "saguaro_core", *command],
+        [sys.executable, "-m", "saguaro_core", *words],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -466,8 +468,8 @@ def test_command_is_interrupted_and_resumed(models, tmp_path):
     assert not partial["complete"] and partial["stopped"] == "interrupted" and 0 < len(partial["runs"]) < 4 * 3 * 4
     assert "Not complete: interrupted" in (out / "report.html").read_text()
     before = (out / "runs.jsonl").read_text()
-    done = saguaro(*command, "--resume")
-    assert done.returncode == 0, done.stderr
+    status, _, error = command(*words, "--resume")
+    assert status == 0, error
     made = results_file.loads((out / "results.json").read_text())
     assert made["complete"] and len(made["runs"]) == 4 * 3 * 4
     assert (out / "runs.jsonl").read_text().startswith(before) and made["runs"][: len(partial["runs"])] == partial[
@@ -475,15 +477,15 @@ def test_command_is_interrupted_and_resumed(models, tmp_path):
     ]
 
 
-def test_command_skips_what_does_not_fit(models, tmp_path):
+def test_command_skips_what_does_not_fit(models, command, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(
         json.dumps({"turns": ["Hi", "long " * 600]}) + "\n" + json.dumps({"prompt": "long " * 600}) + "\n"
     )
-    done = saguaro(
+    status, _, error = command(
         "bench", "--prompts", prompts, "--turns", 2, "--max-new-tokens", 8, "--json", "--out", tmp_path / "out", *models
     )
-    assert done.returncode == 0, done.stderr
+    assert status == 0, error
     made = results_file.loads((tmp_path / "out" / "results.json").read_text())
     assert made["methods"]["ssd"]["runs"] == 1
     assert [r["status"] for r in made["runs"] if r["method"] == "sd"] == ["ok", "skipped", "skipped"]
@@ -551,11 +553,11 @@ def test_batches_are_compared_row_by_row_and_told_apart():
     assert [r["tok_s_per_sequence"] for r in made["runs"]][:2] == [16, 31]
 
 
-def test_command_measures_batches(models, tmp_path):
+def test_command_measures_batches(models, command, tmp_path):
     out = tmp_path / "out"
-    done = saguaro("bench", "--tasks", "math,chat", "--limit", 2, "--methods", "ar,ssd", "--max-new-tokens", 8,
-                   "--batch-size", "1,2", "--out", out, *models)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    status, _, error = command("bench", "--tasks", "math,chat", "--limit", 2, "--methods", "ar,ssd", "--max-new-tokens",
+                               8, "--batch-size", "1,2", "--out", out, *models)  # fmt: skip
+    assert status == 0, error
     made = results_file.loads((out / "results.json").read_text())
     alone, both = made["groups"]
     assert (alone["batch_size"], both["batch_size"]) == (1, 2) and {"ar", "ssd", UNPADDED} == both["methods"].keys()

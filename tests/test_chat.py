@@ -97,7 +97,7 @@ def test_texts_that_part_are_compared_only_up_to_there():
 def test_the_shipped_runs_begin_with_one_that_ar_and_sd_were_measured_on():
     traces = replay.find(TRACES)
     first = pace.Pace().add(replay.load(traces[replay.first(traces)]))
-    bases = replay.baselines(first, traces.values())
+    bases = replay.baselines(first, replay.paces(traces.values()))
     assert first.method == "ssd" and list(bases) == ["ar", "sd"] and first.machine
     assert all(pace.shared(first, base) > 50 for base in bases.values())
 

@@ -31,14 +31,24 @@ def saguaro(*args):
 
 
 @pytest.fixture
-def mistake(capfd, monkeypatch):
-    """Type a command that cannot work: exit status 2 and one line. In this process, which has imported all it takes."""
+def command(capfd, monkeypatch):
+    """Type a command in this process, which has imported all it takes: `(status, output, error)`."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the signals of a test run are not the command's
 
-    def typed(*args, says):
+    def typed(*args):
         capfd.readouterr()
         status = main([str(arg) for arg in args])
-        error = capfd.readouterr().err
+        return status, *capfd.readouterr()
+
+    return typed
+
+
+@pytest.fixture
+def mistake(command):
+    """Type a command that cannot work: exit status 2 and one line."""
+
+    def typed(*args, says):
+        status, _, error = command(*args)
         assert status == 2, error
         lines = error.strip().splitlines()
         assert len(lines) == 1 and lines[0].startswith("saguaro: "), error
@@ -60,14 +70,14 @@ def test_generate(models, tmp_path):
     assert isinstance(events[-1], RunFinished) and events[-1].summary == answer["summary"]
 
 
-def test_bench(models, tmp_path):
+def test_bench(models, command, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"question_id": i, "category": "c", "turns": [f"Question {i}?", "And then?"]} for i in range(5)]
     prompts.write_text("\n".join(json.dumps(line) for line in [*lines, {"prompt": "plain"}]))
-    result = saguaro("bench", "--prompts", prompts, "--limit", 3, "--turns", 2, "--max-new-tokens", 12, "--json",
-                     "--methods", "ar,sd,ssd,hf-ar,hf-assisted", *models)  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout.splitlines()[-1])
+    status, output, error = command("bench", "--prompts", prompts, "--limit", 3, "--turns", 2, "--max-new-tokens", 12,
+                                    "--json", "--methods", "ar,sd,ssd,hf-ar,hf-assisted", *models)  # fmt: skip
+    assert status == 0, error
+    report = json.loads(output.splitlines()[-1])
     assert report["methods"].keys() == {"ar", "ar-unpadded", "sd", "ssd", "hf-ar", "hf-assisted"}
     assert {"decode_tok_s", "ttft_s", "tokens"} <= report["methods"]["ar"].keys()
     assert {"tokens_per_round", "acceptance"} <= report["methods"]["sd"].keys()

@@ -213,9 +213,9 @@ def test_rare_names_of_a_prompt_are_drafted_and_the_text_is_the_targets(engine):
     head = load_file(EMBEDDED_DRAFT / "model.safetensors")["head_ids"].tolist()
     own = set(tokens_outside(head, [encode_prompt(engine.tokenizer, prompt)[0]]))
     for settings in ({}, {"temperature": 0.7}):
-        expected = engine.generate(prompt, "ar", max_new_tokens=64, reuse=0, **settings).wait().ids
+        expected = engine.generate(prompt, "ar", max_new_tokens=48, reuse=0, **settings).wait().ids
         for method in ("sd", "ssd"):
-            run = engine.generate(prompt, method, max_new_tokens=64, reuse=0, **settings).wait()
+            run = engine.generate(prompt, method, max_new_tokens=48, reuse=0, **settings).wait()
             assert run.ids == expected or not engine.info["exact"]
             accepted = {id for e in run.events if isinstance(e, Verify) for id in e.drafted[: e.accepted]}
             assert accepted & own

@@ -27,7 +27,7 @@ pytest.importorskip("gradio")
 
 EVIL = " ".join(HOSTILE)[:70]
 SHOWN_EVIL = report.inert(EVIL)
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 20_000
 
 
 def measured(task: str = "math", temperatures=(0.0, 1.0), engine=None) -> dict:
@@ -205,7 +205,7 @@ def test_what_it_costs_is_said_before(lab: Visitor):
 def test_the_cost_is_the_number_of_runs_that_are_made():
     from viz.lab import Chosen, cost_of, plan_of
 
-    chosen = Chosen(["math", "code"], ["ar", "sd", "hf-ar"], ["0", "1"], ["1", "8", "32"], 10, 20, 2)
+    chosen = Chosen(["math", "code"], ["ar", "sd", "hf-ar"], ["0", "1"], ["1", "8"], 3, 20, 2)
     played: list = []
     for _ in measure(Batching(speed=1e6), plan_of(chosen), played):
         pass

@@ -26,7 +26,7 @@ pytest.importorskip("gradio")
 
 from .test_page import browser  # noqa: F401 (a fixture)
 
-TIMEOUT_MS = 8000
+TIMEOUT_MS = 20_000
 PLACEHOLDER = re.compile(r"\{([\w.]+)(?::%?\d*)?\}")
 LOCAL = {"n", "f", "b", "k", "bonus", "ready", "prompt", "name", "models"}  # filled in by the browser
 

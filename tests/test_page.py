@@ -16,9 +16,9 @@ import pytest
 
 from saguaro_core import events as ev
 from saguaro_core import trace
-from viz import deltas
+from viz import deltas, recording
 
-from .browsing import set_slider, watched
+from .browsing import save, set_slider, upload, watched
 from .stub_engine import WORDS, StubEngine, play
 from .test_viz import HOSTILE
 
@@ -28,7 +28,7 @@ pytest.importorskip("gradio")
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EVIL = " ".join(HOSTILE[:7])
-TIMEOUT_MS = 8000
+TIMEOUT_MS = 20_000
 TRACES = Path(__file__).parent.parent / "assets" / "traces"
 QUERY = "?compare=0"  # most tests count what reaches the engine
 
@@ -385,6 +385,7 @@ def test_thoughts_scripts_emoji_formulas_and_code_render(visit, site):
     visitor = visit(site.url)
     site.engine.text, site.engine.speed = THINKING, 3
     visitor.ask("Think")
+    visitor.tab.wait_for_function("[...document.querySelectorAll('#chat .bot .md')].at(-1)?.innerText")
     answer = visitor.said("bot")[-1]
     for wanted in ("Yes.", "\u0645\u0631\u062d\u0628\u0627", "\u4f60\u597d", "\U0001f335", "$5 and $6", "vector<int>"):
         assert wanted in answer
@@ -780,6 +781,41 @@ def test_replay_shows_a_recorded_run_without_an_engine(visit, tmp_path):
         visitor.tab.wait_for_function("document.querySelector('#stats [data-key=method]').textContent === 'AR'")
     finally:
         site.close()
+
+
+MENU = "#chat-files"
+
+
+def test_an_answer_is_saved_with_its_baselines_and_opened_again(visit, site, tmp_path):
+    visitor = visit(site.url, query="")
+    compares(visitor)
+    name, text = save(visitor.tab, MENU, "trace")
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    runs = recording.read(file)
+    assert [recording.method(run) for run in runs] == ["ssd", "ar", "sd"]
+    assert [run[-1] for run in runs] == [run._seen[-1] for run in site.engine.runs]
+    assert save(visitor.tab, MENU, "for Perfetto")[1].count('"verify"') > 10
+    assert save(visitor.tab, MENU, "slide")[1].startswith("<!doctype html>")
+    said, faster = visitor.said("bot"), visitor.cell("vs_ar")
+    visitor.tab.click("#clear")
+    visitor.tab.wait_for_function("document.querySelector('#stats [data-key=method]').textContent === 'none yet'")
+    upload(visitor.tab, MENU, file)
+    visitor.tab.wait_for_function("document.querySelector('#stats [data-key=state]').textContent === 'recorded'")
+    assert visitor.said("bot")[0].startswith(said[0][:40]) and visitor.cell("vs_ar") == faster
+
+
+def test_a_strangers_run_is_shown_as_text_or_refused(visit, site, tmp_path):
+    visitor = visit(site.url)
+    bad, evil = tmp_path / "bad.jsonl", tmp_path / "evil.jsonl"
+    bad.write_text('{"event": "<img src=x onerror=alert(1)>"}\n')
+    upload(visitor.tab, MENU, bad)
+    visitor.tab.wait_for_selector(f"{MENU} .sg-notice.error")
+    start, *rest = play("ssd", text=EVIL)
+    trace.save(evil, [ev.RunStarted(run=EVIL, prompt=EVIL, settings=start.settings, models={"target": EVIL}), *rest])
+    upload(visitor.tab, MENU, evil)
+    visitor.tab.wait_for_function("document.querySelector('#chat .user .md')?.textContent.includes('onerror')")
+    assert _plain(visitor.said("user")[0]) == _plain(EVIL) and _elements(visitor) == []
 
 
 def test_a_very_long_run_stays_bounded(visit, tmp_path):

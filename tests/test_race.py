@@ -14,7 +14,7 @@ import pytest
 from saguaro_core import events as ev
 from saguaro_core import trace
 
-from .browsing import set_slider, watched
+from .browsing import save, set_slider, upload, watched
 from .stub_engine import StubEngine, StubRun, play
 from .test_export import SHIPPED
 from .test_page import Site, browser, until  # noqa: F401
@@ -25,7 +25,7 @@ pytest.importorskip("gradio")
 
 EVIL = " ".join(HOSTILE)
 SHOWN_EVIL = EVIL.replace("\u202e", "\u2039U+202E\u203a").replace("\u202c", "\u2039U+202C\u203a")
-TIMEOUT_MS = 8000
+TIMEOUT_MS = 20_000
 
 
 class Racing(StubEngine):
@@ -83,20 +83,13 @@ class Visitor:
         )
 
     def save(self, name: str) -> tuple[str, str]:
-        """File name and content of what an export button hands out."""
-        if not self.tab.is_visible(".sg-files button:has-text('Save')"):
-            self.tab.click(".sg-files > button")
-        with self.tab.expect_download() as download:
-            self.tab.click(f"button:has-text('Save {name}')")
-        return download.value.suggested_filename, Path(download.value.path()).read_text(encoding="utf-8")
+        return save(self.tab, "#race-files", name)
 
     def upload(self, *files: Path) -> None:
-        if not self.tab.is_visible(".sg-files button:has-text('Save')"):
-            self.tab.click(".sg-files > button")
-        self.tab.set_input_files(".sg-files input[type=file]", files)
+        upload(self.tab, "#race-files", *files)
 
     def said(self) -> str:
-        return " ".join(item.text_content() for item in self.tab.query_selector_all(".sg-files .sg-notice"))
+        return " ".join(item.text_content() for item in self.tab.query_selector_all("#race-files .sg-notice"))
 
 
 @pytest.fixture
@@ -457,7 +450,7 @@ def test_opened_traces_race_and_bad_ones_are_refused(visit, replay_site, tmp_pat
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"event": "<img src=x onerror=alert(1)>"}\n')
     visitor.upload(bad)
-    visitor.tab.wait_for_function("document.querySelector('.sg-files .sg-notice.error')")
+    visitor.tab.wait_for_function("document.querySelector('#race-files .sg-notice.error')")
     assert "bad.jsonl, line 1" in visitor.said() and visitor.race()["labels"] == ["AR", "SD", "SSD"]
     files = []
     for method, text in (("ar", EVIL), ("ssd", EVIL + " and more")):

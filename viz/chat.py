@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from . import choices, livestats, replay
+from . import choices, export, livestats, replay
 from .components import Answer, Examples, Inspector, Magnifier, Notice, Stats, Timeline
 from .components.notice import note
 from .context import ABSENT, Context
@@ -49,7 +49,7 @@ def build(context: Context) -> None:
     """Lay the chat out in the current Blocks and connect it to a desk."""
     desk = Desk(context)
     live = context.slot.state != ABSENT
-    parts: dict[str, Any] = {"turns": gr.State([]), "ticket": gr.State("")}
+    parts: dict[str, Any] = {"turns": gr.State([]), "ticket": gr.State(""), "held": gr.State(b"")}
     with gr.Row(elem_id="chat-top"):
         with gr.Column(scale=7, min_width=340, elem_id="talk"):
             _conversation(desk, parts)
@@ -69,6 +69,7 @@ def build(context: Context) -> None:
     parts["timeline"] = Timeline(context.feeds.since, elem_id="timeline")
     Magnifier("timeline", elem_id="magnifier")
     Inspector(context.feeds.round, "timeline", elem_id="inspector")
+    export.build(desk.play, parts["held"], [parts[name] for name in OUTPUTS], elem_id="chat-files")
     _wire(desk, parts)
 
 

@@ -14,7 +14,6 @@ from . import perfetto, recording, slide_html
 from .comparison import compare
 from .components.notice import Notice, note
 from .components.saver import Saver, saved
-from .context import Context
 from .recording import Recording
 from .wiring import QUIET
 
@@ -22,18 +21,24 @@ MOST_FILES = 8
 
 
 def build(
-    context: Context, held: gr.State, show: Callable[[list[Recording]], Sequence[Any]], outputs: Sequence[Any]
+    show: Callable[[list[Recording]], Sequence[Any]],
+    held: gr.State,
+    outputs: Sequence[Any],
+    traces: dict[str, Path] | None = None,
+    **options: Any,
 ) -> None:
-    """Lay the menu out in the current Blocks. `held`: the runs that are shown, as `recording.pack` makes it. `show`:
-    from opened runs to the values of `outputs`; it may raise ValueError with a sentence."""
-    with gr.Accordion("Open / export", open=False, elem_classes="sg-files"):
+    """Lay the menu out in the current Blocks. `show`: from opened runs to the values of `outputs`; it may raise
+    ValueError with a sentence. `held`: the runs that are shown, as `recording.pack` makes it. `traces`: recorded runs
+    that can be opened here as well. `options`: of the accordion."""
+    with gr.Accordion("Open / export", open=False, elem_classes="sg-files", **options):
         with gr.Row():
             upload = gr.UploadButton(
                 "Open trace files", file_types=[".jsonl"], file_count="multiple", min_width=150, size="md"
             )
             shipped = gr.Dropdown(
-                list(context.traces), value=None, label="Open a recorded run", min_width=220, filterable=False
-            )
+                list(traces or ()), value=None, label="Open a recorded run", min_width=220, filterable=False,
+                visible=bool(traces),
+            )  # fmt: skip
         with gr.Row():
             buttons = [gr.Button(f"Save {name}", min_width=150, size="md") for name in WRITERS]
         said = Notice(note())
@@ -43,9 +48,9 @@ def build(
         return _opened(files, show, len(outputs))
 
     def recorded(name: str | None) -> tuple:
-        if name not in context.traces:
+        if name not in (traces or ()):
             return (*[gr.skip()] * len(outputs), note())
-        return _opened([str(context.traces[name])], show, len(outputs))
+        return _opened([str(traces[name])], show, len(outputs))
 
     def uploaded(files: Sequence[str]) -> tuple:
         try:

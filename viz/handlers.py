@@ -22,7 +22,7 @@ import gradio as gr
 
 from saguaro_core import events as ev
 
-from . import choices, livestats, pace, replay, safetext
+from . import choices, livestats, pace, recording, replay, safetext
 from .components.answer import NO_ANSWER
 from .components.notice import note
 from .context import ABSENT, Context
@@ -31,7 +31,7 @@ from .tokenlog import TokenLog, TokenLogs
 
 OUTPUTS = (
     "turns", "chatbot", "stats", "timeline", "answer", "notice", "prompt", "send", "leave", "stop", "retry", "undo",
-    "clear",
+    "clear", "held",
 )  # fmt: skip
 BASELINES_SPELT_OUT = "AR is plain decoding, one token at a time; SD is speculative decoding, first draft, then check."
 UPDATE_S = 0.25  # four updates a second: a browser that falls behind never catches up, and drawing slows the engine
@@ -111,7 +111,8 @@ def messages(turns: list[Turn]) -> list[dict[str, str]]:
 @dataclass
 class Answer:
     """A run as it is shown: everything that is folded from its events. `conversation` and `sampling` say which prompt
-    was answered how; `bases` are AR and SD on the same, where they have been measured."""
+    was answered how; `bases` are AR and SD on the same, where they have been measured, and `base_events` what was
+    measured here."""
 
     feed: Feed
     log: TokenLog
@@ -121,6 +122,8 @@ class Answer:
     conversation: list[dict[str, str]] = field(default_factory=list)
     sampling: dict[str, Any] = field(default_factory=dict)
     bases: dict[str, pace.Pace] = field(default_factory=dict)
+    events: list[ev.Event] = field(default_factory=list)
+    base_events: dict[str, list[ev.Event]] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)  # words about baselines that are not there (yet)
     recorded: bool = False
     skipped: bool = False  # nobody waits for its baselines any more
@@ -130,6 +133,7 @@ class Answer:
     pace: pace.Pace = field(default_factory=pace.Pace)
 
     def add(self, batch: list[ev.Event]) -> None:
+        self.events += batch
         self.tally.add(batch)
         self.pace.add(batch)
         self.feed.push(batch)
@@ -143,6 +147,10 @@ class Answer:
     @property
     def done(self) -> bool:
         return self.tally.finished is not None
+
+    def held(self) -> bytes:
+        """The answer and its baselines, to be saved."""
+        return recording.pack([self.events, *self.base_events.values()])
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -272,6 +280,7 @@ class Desk:
         before = self.answers.get(session)
         if before and (before.conversation, before.sampling) == (answer.conversation, sampling):
             answer.bases = {name: base for name, base in before.bases.items() if name in answer.others}
+            answer.base_events = {name: before.base_events[name] for name in answer.bases}
         word = "measuring afterwards" if compare else "not measured"
         answer.waiting = {name: word for name in answer.others}
         self.answers[session] = answer
@@ -302,6 +311,7 @@ class Desk:
             "stats": answer.stats(),
             "timeline": answer.feed.value() | {"done": True},
             "answer": answer.tracks() | {"done": True},
+            "held": answer.held(),
         }
         if reason == "error":
             sentence = finished.error if finished and finished.error else "The run ended without saying why."
@@ -342,7 +352,8 @@ class Desk:
                 stopped = name not in answer.bases
             answer.waiting[name] = "not measured"
         if not answer.skipped:
-            yield frame(stats=answer.stats(), answer=answer.tracks(), stop=gr.update(visible=False))
+            shown = {"stats": answer.stats(), "answer": answer.tracks(), "held": answer.held()}
+            yield frame(**shown, stop=gr.update(visible=False))
 
     def _baseline(self, session: str, answer: Answer, name: str) -> Iterator[tuple]:
         options = {"method": name, "max_new_tokens": len(answer.pace), "reuse": answer.pace.reused, **answer.sampling}
@@ -351,18 +362,19 @@ class Desk:
         except Exception as error:
             yield frame(notice=note(f"{livestats.label(name)} could not be measured: {error}", "error"))
             return
-        base, first = pace.Pace(), {"stop": gr.update(visible=True, value="Skip")}
+        base, recorded, first = pace.Pace(), [], {"stop": gr.update(visible=True, value="Skip")}
         self.running[session] = run
         try:
             for batch in drain(run):
                 base.add(batch)
+                recorded += batch
                 answer.waiting[name] = f"measuring, {100 * len(base) // len(answer.pace)} %"
                 if answer.skipped:
                     return
                 yield frame(stats=answer.stats(), answer=answer.tracks(), **first)
                 first = {}
             if base.reason in WHOLE:
-                answer.bases[name] = base
+                answer.bases[name], answer.base_events[name] = base, recorded
         finally:
             if not run.finished:
                 run.cancel()
@@ -378,14 +390,20 @@ class Desk:
     # ---- recorded runs
 
     def show(self, name: str) -> tuple:
-        """A recorded run in place of a conversation."""
-        answer = Answer(self.context.feeds.open(), self.logs.open(), recorded=True)
+        """A run that comes along, by name."""
         try:
-            answer.add(replay.load(self.context.traces.get(name)))
+            return self.play([tuple(replay.load(self.context.traces.get(name)))])
         except ValueError as error:
             return frame(**self._blank() | {"notice": note(str(error), "error")})
+
+    def play(self, runs: list[recording.Recording]) -> tuple:
+        """The first recorded run that is no baseline in place of a conversation, beside AR and SD on the same prompt."""
+        run = next((run for run in runs if recording.method(run) not in BASELINES), runs[0])
+        answer = Answer(self.context.feeds.open(), self.logs.open(), recorded=True)
+        answer.add(list(run))
         answer.asked = answer.pace.prompt
-        answer.bases = replay.baselines(answer.pace, self.context.traces.values())
+        others = [pace.Pace().add(other) for other in runs] + replay.paces(self.context.traces.values())
+        answer.bases = replay.baselines(answer.pace, others)
         answer.waiting = {other: "not recorded" for other in answer.others}
         asked = [{"role": "user", "text": answer.asked, "note": ""}] if answer.asked else []
         said = {"role": "assistant", "text": answer.text, "note": ""}
@@ -396,6 +414,7 @@ class Desk:
             timeline=answer.feed.value() | {"done": True},
             answer=answer.tracks() | {"done": True},
             notice=note(self._provenance(answer)),
+            held=recording.pack(runs),
             **buttons("idle", []),
         )
 
@@ -428,7 +447,7 @@ class Desk:
 
     def _blank(self) -> dict[str, Any]:
         shown = {"stats": livestats.BLANK, "timeline": EMPTY, "answer": NO_ANSWER, "notice": note()}
-        return {"turns": [], "chatbot": [], **shown, **buttons("idle", [])}
+        return {"turns": [], "chatbot": [], "held": b"", **shown, **buttons("idle", [])}
 
     def close_session(self, request: gr.Request) -> None:
         """The browser is gone for certain (the heartbeat ended)."""

@@ -71,7 +71,7 @@ def build(context: Context) -> None:
     )  # fmt: skip
     parts["race"] = Race(EMPTY, elem_id="race")
     outputs = [parts[name] for name in OUTPUTS]
-    export.build(context, parts["held"], _opened, [parts["race"], parts["held"]])
+    export.build(_opened, parts["held"], [parts["race"], parts["held"]], context.traces, elem_id="race-files")
 
     def show(name: str | None) -> tuple:
         return frame(**_recorded(recorded.get(name)))

@@ -37,11 +37,10 @@ def load(path: Path | None) -> list[ev.Event]:
     return events[: later[0]] if later else events
 
 
-def baselines(run: Pace, traces: Iterable[Path]) -> dict[str, Pace]:
-    """Recorded runs of AR and SD with the same prompt and the same text as `run`, by method."""
+def baselines(run: Pace, others: Iterable[Pace]) -> dict[str, Pace]:
+    """Those of AR and SD among `others` that have the same prompt and begin with the same text as `run`, by method."""
     found: dict[str, Pace] = {}
-    for path in traces if run.prompt else ():
-        other = _pace(path)
+    for other in others if run.prompt else ():
         if other.prompt == run.prompt and other.method in BASELINES and shared(run, other) > 1:
             found.setdefault(other.method, other)
     return {name: found[name] for name in BASELINES if name in found and name != run.method}
@@ -49,12 +48,16 @@ def baselines(run: Pace, traces: Iterable[Path]) -> dict[str, Pace]:
 
 def first(traces: dict[str, Path]) -> str:
     """The run to begin with: one of SSD whose prompt AR and SD were recorded with as well, else just one."""
+    known = dict(zip(traces, paces(traces.values()), strict=True))
     for wanted in (2, 1, 0):
-        for name, path in traces.items():
-            pace = _pace(path)
-            if pace.method == "ssd" and len(baselines(pace, traces.values())) >= wanted:
+        for name, pace in known.items():
+            if pace.method == "ssd" and len(baselines(pace, known.values())) >= wanted:
                 return name
     return next(iter(traces))
+
+
+def paces(traces: Iterable[Path]) -> list[Pace]:
+    return [_pace(path) for path in traces]
 
 
 @lru_cache(maxsize=64)
