@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from saguaro_core import events as ev
@@ -279,6 +280,7 @@ class StubEngine:
         if isinstance(fail, Exception):
             raise fail
         events = play(method, max_new_tokens, self.text, seed, 3 if k is None else k, self.wrong)
+        events[0] = replace(events[0], prompt=prompt if isinstance(prompt, str) else prompt[-1]["content"])
         if self.notice:
             events.insert(1, ev.Notice(run="stub", text=self.notice))
         if fail:

@@ -12,7 +12,8 @@ import pytest
 
 from saguaro_core import trace
 from saguaro_core.events import DRAFT, TARGET, Lookup, Notice, Prefill, RunFinished, RunStarted, Tokens, Verify
-from saguaro_core.text import PromptError
+from saguaro_core.text import PromptError, encode_prompt
+from saguaro_core.trunk import Trunk
 
 from .conftest import PROMPTS
 
@@ -51,12 +52,21 @@ def test_token_verification_runs_on_the_real_pair(engine):
         assert any(event.kind == "transfer" for event in run.events)
 
 
-def test_agrees_with_transformers_generate(engine):
-    """An independent oracle. Its rows are not ours, so near-ties may flip; most of the text must be the same."""
-    ours, theirs = (outputs(engine, method, PROMPTS[:2]) for method in ("ar", "hf-ar"))
-    assisted = outputs(engine, "hf-assisted", PROMPTS[:1])
-    for a, b in zip(ours + ours[:1], theirs + assisted, strict=True):
-        assert a[:16] == b[:16]
+def test_agrees_with_transformers_generate(engine, pair):
+    """An independent oracle. Its rows are not ours, so where the texts part the target must be torn between the two."""
+    target, _, tokenizer = pair
+    compared = 0
+    for prompt in PROMPTS[:2]:
+        ours = outputs(engine, "ar", [prompt])[0]
+        for method in ("hf-ar", "hf-assisted"):
+            theirs = outputs(engine, method, [prompt])[0]
+            same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), len(ours))
+            if same < len(ours):
+                prefix = [*encode_prompt(tokenizer, prompt)[0], *ours[:same]]
+                logits = Trunk(target).prefill(prefix, None)[0][-1].float()
+                assert logits.max() - logits[[ours[same], theirs[same]]].min() <= 0.25, "two steps of bf16 at 16 to 32"
+            compared += same
+    assert compared > 2 * SHORT["max_new_tokens"]
 
 
 def test_events_of_a_run(engine, tmp_path):
