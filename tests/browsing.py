@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def chromium() -> str | None:
+    """Where the browser is."""
+    return os.environ.get("SAGUARO_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def watched(tab, home: str | None = None) -> list[str]:

@@ -6,7 +6,6 @@ Needs Chromium (SAGUARO_CHROMIUM, or `chromium` on the path). Without one the te
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from saguaro_core import events as ev
 from saguaro_core import trace
 from viz import deltas, recording
 
-from .browsing import save, set_slider, upload, watched
+from .browsing import chromium, save, set_slider, upload, watched
 from .stub_engine import WORDS, StubEngine, play
 from .test_viz import HOSTILE
 
@@ -26,7 +25,6 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
 pytest.importorskip("gradio")
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EVIL = " ".join(HOSTILE[:7])
 TIMEOUT_MS = 20_000
 TRACES = Path(__file__).parent.parent / "assets" / "traces"
@@ -46,7 +44,7 @@ def browser():
         from playwright.sync_api import sync_playwright
     except ImportError:
         _missing("playwright is not installed")
-    path = os.environ.get("SAGUARO_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    path = chromium()
     if path is None:
         _missing("no Chromium found")
     with sync_playwright() as playwright:
