@@ -12,7 +12,7 @@ from . import choices, export, livestats, replay
 from .components import Answer, Examples, Inspector, Magnifier, Notice, Stats, Timeline
 from .components.notice import note
 from .context import ABSENT, Context
-from .handlers import OUTPUTS, Desk, frame
+from .handlers import MEASURED, OUTPUTS, SETTLED, STREAMED, Desk, frame
 from .wiring import QUIET
 
 METHOD_CHOICES = [(choices.LABELS[name], name) for name in choices.METHODS]
@@ -179,7 +179,9 @@ def _recorded(context: Context, parts: dict[str, Any]) -> None:
 
 
 def _wire(desk: Desk, parts: dict[str, Any]) -> None:
-    outputs = [parts[name] for name in OUTPUTS]
+    outputs, streamed, settled, measured = (
+        [parts[name] for name in names] for names in (OUTPUTS, STREAMED, SETTLED, MEASURED)
+    )
     started = [*outputs, parts["ticket"]]
     form = [parts[name] for name in choices.NAMES]
     # Through the queue, though without a limit: Gradio reports changed states (the ticket) only on queued events.
@@ -192,12 +194,13 @@ def _wire(desk: Desk, parts: dict[str, Any]) -> None:
     answering = parts["ticket"].change(
         _with_request(desk),
         [parts["turns"], *form],
-        outputs,
+        streamed,
         show_progress="minimal",
         show_progress_on=parts["notice"],
         **engine,
     )
-    answering.then(desk.measure, [parts["compare"]], outputs, show_progress="hidden", **engine)
+    answered = answering.then(desk.settle, None, settled, **free)
+    answered.then(desk.measure, [parts["compare"]], measured, show_progress="hidden", **engine)
     parts["stop"].click(desk.stop, None, None, queue=False, **QUIET)
     parts["leave"].click(desk.leave, [parts["turns"]], outputs, queue=False, cancels=[answering], **QUIET)
     parts["undo"].click(desk.undo, [parts["turns"]], outputs, **free)

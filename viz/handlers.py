@@ -33,6 +33,10 @@ OUTPUTS = (
     "turns", "chatbot", "stats", "timeline", "answer", "notice", "prompt", "send", "leave", "stop", "retry", "undo",
     "clear", "held",
 )  # fmt: skip
+# An output costs the browser some milliseconds with every frame, even one that is skipped: what streams, and the rest.
+STREAMED = ("chatbot", "stats", "timeline", "answer", "notice", "leave", "stop")
+SETTLED = ("turns", "prompt", "send", "leave", "stop", "retry", "undo", "clear", "held")
+MEASURED = ("stats", "answer", "notice", "stop", "held")
 BASELINES_SPELT_OUT = "AR is plain decoding, one token at a time; SD is speculative decoding, first draft, then check."
 UPDATE_S = 0.25  # four updates a second: a browser that falls behind never catches up, and drawing slows the engine
 POLL_S = 0.1  # never blocks longer, so that Gradio can close the generator
@@ -48,12 +52,12 @@ ENDINGS = {
 }
 
 
-def frame(**changes: Any) -> tuple:
-    """The outputs in order; what is not named stays as it is."""
-    unknown = changes.keys() - set(OUTPUTS)
+def frame(names: tuple[str, ...] = OUTPUTS, /, **changes: Any) -> tuple:
+    """The outputs `names` in order; what has no change stays as it is."""
+    unknown = changes.keys() - set(names)
     if unknown:
         raise ValueError(f"unknown outputs {sorted(unknown)}")
-    return tuple(changes.get(name, gr.skip()) for name in OUTPUTS)
+    return tuple(changes.get(name, gr.skip()) for name in names)
 
 
 def buttons(state: str, turns: list[Turn]) -> dict[str, Any]:
@@ -210,6 +214,7 @@ class Desk:
     logs: TokenLogs = field(default_factory=TokenLogs)
     running: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)  # what `settle` shows after an answer
 
     def begin(self, prompt: str, turns: list[Turn], request: gr.Request) -> tuple:
         """Take the prompt into the conversation. Last value: a ticket that starts `answer`, skipped for no prompt."""
@@ -250,9 +255,11 @@ class Desk:
         return frame(turns=turns, chatbot=view(turns), notice=note(), **buttons("waiting", turns), **changes)
 
     def answer(self, turns: list[Turn], *form: Any, request: gr.Request) -> Iterator[tuple]:
-        """Run the engine on the conversation and stream frames until the run has ended. `form` as in `choices.NAMES`."""
+        """Run the engine on the conversation and stream frames until the run has ended; `settle` follows. `form` as in
+        `choices.NAMES`."""
+        session = request.session_hash or ""
         if not turns or turns[-1]["role"] != "user":
-            yield frame(**buttons("idle", turns))
+            yield self._last(session, buttons("idle", turns))
             return
         asked = dict(zip(choices.NAMES, form, strict=True))
         compare = asked.pop("compare")
@@ -260,17 +267,28 @@ class Desk:
             options = choices.keywords(**asked)
             run = self.context.slot.get().generate(messages(turns), **options)
         except Exception as error:  # whatever it is, the visitor gets a line and the prompt back
-            yield self._refused(turns, error)
+            yield self._last(session, self._refused(turns, error))
             return
-        session = request.session_hash or ""
         self.running[session] = run
         try:
-            yield from self._stream(run, turns, self._new(session, turns, options, compare))
+            answer = self._new(session, turns, options, compare)
+            yield from self._stream(run, turns, answer)
+            yield self._last(session, self._ended(turns, answer))
         finally:  # a closed tab arrives here as GeneratorExit
             if not run.finished:
                 run.cancel()
             if self.running.get(session) is run:
                 del self.running[session]
+
+    def _last(self, session: str, changes: dict[str, Any]) -> tuple:
+        """The last frame of an answer; what does not stream waits for `settle`, the buttons too."""
+        later = {name: changes.pop(name) for name in SETTLED if name in changes}
+        self.outcomes[session] = later
+        return frame(STREAMED, **changes)
+
+    def settle(self, request: gr.Request) -> tuple:
+        """The rest of what an answer changes: the conversation goes on from here."""
+        return frame(SETTLED, **self.outcomes.pop(request.session_hash or "", {}))
 
     def _new(self, session: str, turns: list[Turn], options: dict[str, Any], compare: bool) -> Answer:
         """The answer to come. The same question with the same sampling has the same baselines as before."""
@@ -287,7 +305,8 @@ class Desk:
         return answer
 
     def _stream(self, run: Any, turns: list[Turn], answer: Answer) -> Iterator[tuple]:
-        changed: dict[str, Any] = buttons("running", turns) | {"stats": answer.stats()}
+        shown = buttons("running", turns)
+        changed: dict[str, Any] = {"leave": shown["leave"], "stop": shown["stop"], "stats": answer.stats()}
         said = ""
         for number, batch in enumerate(drain(run)):
             answer.add(batch)
@@ -300,11 +319,10 @@ class Desk:
             if answer.said != said:
                 said = answer.said
                 changed["notice"] = note(said)
-            yield frame(timeline=answer.feed.value(), **changed)
+            yield frame(STREAMED, timeline=answer.feed.value(), **changed)
             changed = {}
-        yield self._ended(turns, answer)
 
-    def _ended(self, turns: list[Turn], answer: Answer) -> tuple:
+    def _ended(self, turns: list[Turn], answer: Answer) -> dict[str, Any]:
         finished = answer.tally.finished
         reason = finished.reason if finished else "error"
         shown = {
@@ -322,20 +340,20 @@ class Desk:
             shown["notice"] = note(answer.said)
         if answer.text or reason == "cancelled":
             turns = [*turns, {"role": "assistant", "text": answer.text, "note": ENDINGS.get(reason, "")}]
-        return frame(turns=turns, chatbot=view(turns), **shown, **buttons("idle", turns))
+        return {"turns": turns, "chatbot": view(turns)} | shown | buttons("idle", turns)
 
-    def _refused(self, turns: list[Turn], error: Any, **changes: Any) -> tuple:
+    def _refused(self, turns: list[Turn], error: Any, **changes: Any) -> dict[str, Any]:
         """No answer came: say why and give the prompt back for another try."""
         kept, prompt = turns[:-1], turns[-1]["text"]
         sentence = str(error).strip() or type(error).__name__
         shown = {"notice": note(sentence, "error"), "prompt": prompt, **changes}
-        return frame(turns=kept, chatbot=view(kept), **shown, **buttons("idle", kept))
+        return {"turns": kept, "chatbot": view(kept)} | shown | buttons("idle", kept)
 
     # ---- AR and SD on the same prompt
 
     def measure(self, compare: bool, request: gr.Request) -> Iterator[tuple]:
         """Run the last answer's prompt with AR and with SD, as far as the answer went."""
-        yield frame()  # a generator that yields nothing would empty every output
+        yield frame(MEASURED)  # a generator that yields nothing would empty every output
         session = request.session_hash or ""
         answer = self.answers.get(session)
         if answer is None or answer.skipped or not compare:
@@ -353,14 +371,14 @@ class Desk:
             answer.waiting[name] = "not measured"
         if not answer.skipped:
             shown = {"stats": answer.stats(), "answer": answer.tracks(), "held": answer.held()}
-            yield frame(**shown, stop=gr.update(visible=False))
+            yield frame(MEASURED, **shown, stop=gr.update(visible=False))
 
     def _baseline(self, session: str, answer: Answer, name: str) -> Iterator[tuple]:
         options = {"method": name, "max_new_tokens": len(answer.pace), "reuse": answer.pace.reused, **answer.sampling}
         try:
             run = self.context.slot.get().generate(answer.conversation, **options)
         except Exception as error:
-            yield frame(notice=note(f"{livestats.label(name)} could not be measured: {error}", "error"))
+            yield frame(MEASURED, notice=note(f"{livestats.label(name)} could not be measured: {error}", "error"))
             return
         base, recorded, first = pace.Pace(), [], {"stop": gr.update(visible=True, value="Skip")}
         self.running[session] = run
@@ -371,7 +389,7 @@ class Desk:
                 answer.waiting[name] = f"measuring, {100 * len(base) // len(answer.pace)} %"
                 if answer.skipped:
                     return
-                yield frame(stats=answer.stats(), answer=answer.tracks(), **first)
+                yield frame(MEASURED, stats=answer.stats(), answer=answer.tracks(), **first)
                 first = {}
             if base.reason in WHOLE:
                 answer.bases[name], answer.base_events[name] = base, recorded
@@ -453,6 +471,7 @@ class Desk:
         """The browser is gone for certain (the heartbeat ended)."""
         self._skip(request)
         self.answers.pop(request.session_hash or "", None)
+        self.outcomes.pop(request.session_hash or "", None)
 
     def chat(
         self,
