@@ -273,6 +273,7 @@ def test_an_error_is_shown_and_the_prompt_kept(visit, site, fail):
     visitor.send("Keep this")
     visitor.tab.wait_for_selector("#notice .sg-notice.error")
     assert str(fail) in visitor.notice()
+    visitor.wait_idle()
     assert visitor.tab.input_value("#prompt textarea") == "Keep this" and not visitor.said("user")
     visitor.limit(16)
     visitor.tab.press("#prompt textarea", "Enter")
