@@ -153,7 +153,7 @@ def aggregate(turns: Sequence[Played]) -> dict[str, Any]:
     medians = {key: _median(row.get(key) for row in rows) for key in MEDIANS}
     gaps = sorted(gap for p in turns for gap in p.gaps_ms)
     return {
-        "decode_tok_s": _total(turns),
+        "decode_tok_s": total_tok_s(rows),
         "decode_tok_s_median": _median(row["decode_tok_s"] for row in timed),
         "tok_s_per_sequence": _median(row.get("tok_s_per_sequence") for row in rows),
         "runs": len(rows),
@@ -217,12 +217,13 @@ def _common(runs: Runs, *methods: str) -> list[tuple[int, int, int]]:
 
 def _speed(runs: Runs, method: str, other: str) -> float | None:
     keys = _common(runs, method, other)
-    speeds = [_total([runs[form][key] for key in keys]) for form in _forms(method, runs)]
+    speeds = [total_tok_s(runs[form][key].summary for key in keys) for form in _forms(method, runs)]
     return max(filter(None, speeds), default=None)
 
 
-def _total(turns: Sequence[Played]) -> float | None:
-    timed = [p.summary for p in turns if p.summary["decode_s"]]
+def total_tok_s(summaries: Iterable[Mapping[str, Any]]) -> float | None:
+    """Decode tok/s of runs one after another: all tokens after the first of each over all decode time."""
+    timed = [row for row in summaries if row["decode_s"]]
     return _ratio(sum(row["decode_tok_s"] * row["decode_s"] for row in timed), sum(row["decode_s"] for row in timed))
 
 
@@ -310,7 +311,7 @@ def running_line(played: Sequence[Played]) -> str:
     """The speeds so far, in one line."""
     parts = []
     for method, turns in _runs(played).items():
-        speed = _total(list(turns.values()))
+        speed = total_tok_s(p.summary for p in turns.values())
         parts.append(f"{method} {speed:.1f}" if speed else method)
     return ", ".join(parts) + " tok/s" if parts else ""
 

@@ -2,7 +2,7 @@
 
     python -m tests.grid [PROMPTS] [TOKENS] [REPEATS]
 
-PROMPTS of those that come along, at even spacing. Each repeat starts an engine anew, so that the controller starts
+PROMPTS of each task that comes along. Each repeat starts an engine anew, so that the controller starts
 cold, and goes round the cells at another place. Nothing else should run on the machine meanwhile.
 """
 
@@ -14,6 +14,7 @@ from itertools import product
 
 from saguaro_core import SaguaroSSD
 from saguaro_core.prompts import load_tasks
+from saguaro_core.results import total_tok_s
 
 KS, BUDGETS = range(2, 9), (8, 16, 24)
 FIXED = {f"K={k} M={m}": {"k": k, "fan_out": "best-first", "budget": m} for k, m in product(KS, BUDGETS)}
@@ -21,8 +22,7 @@ CELLS = FIXED | {"default": {}, "auto": {"k": "auto", "fan_out": "auto"}}
 
 
 def main(count: int, tokens: int, repeats: int) -> None:
-    prompts = load_tasks(["all"])
-    prompts = [prompts[i * len(prompts) // count].turns[0] for i in range(count)]
+    prompts = [prompt.turns[0] for prompt in load_tasks(["all"], count)]
     speeds: dict[str, list[float]] = {name: [] for name in CELLS}
     for repeat in range(repeats):
         for name, speed in _once(prompts, tokens, repeat).items():
@@ -36,9 +36,7 @@ def main(count: int, tokens: int, repeats: int) -> None:
 
 
 def _once(prompts: list[str], tokens: int, shift: int) -> dict[str, float]:
-    """tok/s of every cell: all tokens after the first over all decode time."""
-    made, took = dict.fromkeys(CELLS, 0), dict.fromkeys(CELLS, 0.0)
-    names = list(CELLS)
+    names, summaries = list(CELLS), {name: [] for name in CELLS}
     with SaguaroSSD() as engine:
         engine.generate(prompts[0], method="sd", max_new_tokens=16).wait()  # warms the kernels, not the controller
         for number, prompt in enumerate(prompts):
@@ -46,13 +44,10 @@ def _once(prompts: list[str], tokens: int, shift: int) -> dict[str, float]:
             for name in names[start:] + names[:start]:
                 run = engine.generate(prompt, method="ssd", max_new_tokens=tokens, reuse=0, **CELLS[name])
                 run.wait()
-                after_first = len(run.ids) - 1
-                if after_first > 0:
-                    made[name] += after_first
-                    took[name] += after_first / run.summary["decode_tok_s"]
-    return {name: made[name] / took[name] for name in CELLS}
+                summaries[name].append(run.summary)
+    return {name: total_tok_s(summaries[name]) for name in CELLS}
 
 
 if __name__ == "__main__":
     given = [int(text) for text in sys.argv[1:]]
-    main(*given, *(6, 64, 3)[len(given) :])
+    main(*given, *(2, 64, 3)[len(given) :])

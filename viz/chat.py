@@ -50,6 +50,7 @@ def build(context: Context) -> None:
     desk = Desk(context)
     live = context.slot.state != ABSENT
     parts: dict[str, Any] = {"turns": gr.State([]), "ticket": gr.State(""), "held": gr.State(b"")}
+    parts["outcome"] = gr.State({})
     with gr.Row(elem_id="chat-top"):
         with gr.Column(scale=7, min_width=340, elem_id="talk"):
             _conversation(desk, parts)
@@ -199,7 +200,7 @@ def _wire(desk: Desk, parts: dict[str, Any]) -> None:
         show_progress_on=parts["notice"],
         **engine,
     )
-    answered = answering.then(desk.settle, None, settled, **free)
+    answered = answering.then(desk.settle, [parts["outcome"]], settled, **free)
     answered.then(desk.measure, [parts["compare"]], measured, show_progress="hidden", **engine)
     parts["stop"].click(desk.stop, None, None, queue=False, **QUIET)
     parts["leave"].click(desk.leave, [parts["turns"]], outputs, queue=False, cancels=[answering], **QUIET)

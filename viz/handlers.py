@@ -34,8 +34,8 @@ OUTPUTS = (
     "clear", "held",
 )  # fmt: skip
 # An output costs the browser some milliseconds with every frame, even one that is skipped: what streams, and the rest.
-STREAMED = ("chatbot", "stats", "timeline", "answer", "notice", "leave", "stop")
-SETTLED = ("turns", "prompt", "send", "leave", "stop", "retry", "undo", "clear", "held")
+STREAMED = ("chatbot", "stats", "timeline", "answer", "notice", "leave", "stop", "outcome")
+SETTLED = ("turns", "prompt", "send", "leave", "stop", "retry", "undo", "clear", "held", "outcome")
 MEASURED = ("stats", "answer", "notice", "stop", "held")
 BASELINES_SPELT_OUT = "AR is plain decoding, one token at a time; SD is speculative decoding, first draft, then check."
 UPDATE_S = 0.25  # four updates a second: a browser that falls behind never catches up, and drawing slows the engine
@@ -58,6 +58,17 @@ def frame(names: tuple[str, ...] = OUTPUTS, /, **changes: Any) -> tuple:
     if unknown:
         raise ValueError(f"unknown outputs {sorted(unknown)}")
     return tuple(changes.get(name, gr.skip()) for name in names)
+
+
+def _of(names: tuple[str, ...], changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: change for name, change in changes.items() if name in names}
+
+
+def _last(changes: dict[str, Any]) -> tuple:
+    """The last frame of an answer. What does not stream waits for `settle`, and with it the two buttons that both have,
+    so that Send and Stop change places at one moment."""
+    now = {name: change for name, change in changes.items() if name not in SETTLED}
+    return frame(STREAMED, **now, outcome=_of(SETTLED, changes))
 
 
 def buttons(state: str, turns: list[Turn]) -> dict[str, Any]:
@@ -214,7 +225,6 @@ class Desk:
     logs: TokenLogs = field(default_factory=TokenLogs)
     running: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)
-    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)  # what `settle` shows after an answer
 
     def begin(self, prompt: str, turns: list[Turn], request: gr.Request) -> tuple:
         """Take the prompt into the conversation. Last value: a ticket that starts `answer`, skipped for no prompt."""
@@ -257,9 +267,8 @@ class Desk:
     def answer(self, turns: list[Turn], *form: Any, request: gr.Request) -> Iterator[tuple]:
         """Run the engine on the conversation and stream frames until the run has ended; `settle` follows. `form` as in
         `choices.NAMES`."""
-        session = request.session_hash or ""
         if not turns or turns[-1]["role"] != "user":
-            yield self._last(session, buttons("idle", turns))
+            yield _last(buttons("idle", turns))
             return
         asked = dict(zip(choices.NAMES, form, strict=True))
         compare = asked.pop("compare")
@@ -267,28 +276,23 @@ class Desk:
             options = choices.keywords(**asked)
             run = self.context.slot.get().generate(messages(turns), **options)
         except Exception as error:  # whatever it is, the visitor gets a line and the prompt back
-            yield self._last(session, self._refused(turns, error))
+            yield _last(self._refused(turns, error))
             return
+        session = request.session_hash or ""
         self.running[session] = run
         try:
             answer = self._new(session, turns, options, compare)
             yield from self._stream(run, turns, answer)
-            yield self._last(session, self._ended(turns, answer))
+            yield _last(self._ended(turns, answer))
         finally:  # a closed tab arrives here as GeneratorExit
             if not run.finished:
                 run.cancel()
             if self.running.get(session) is run:
                 del self.running[session]
 
-    def _last(self, session: str, changes: dict[str, Any]) -> tuple:
-        """The last frame of an answer; what does not stream waits for `settle`, the buttons too."""
-        later = {name: changes.pop(name) for name in SETTLED if name in changes}
-        self.outcomes[session] = later
-        return frame(STREAMED, **changes)
-
-    def settle(self, request: gr.Request) -> tuple:
+    def settle(self, outcome: dict[str, Any]) -> tuple:
         """The rest of what an answer changes: the conversation goes on from here."""
-        return frame(SETTLED, **self.outcomes.pop(request.session_hash or "", {}))
+        return frame(SETTLED, outcome={}, **outcome)
 
     def _new(self, session: str, turns: list[Turn], options: dict[str, Any], compare: bool) -> Answer:
         """The answer to come. The same question with the same sampling has the same baselines as before."""
@@ -305,8 +309,7 @@ class Desk:
         return answer
 
     def _stream(self, run: Any, turns: list[Turn], answer: Answer) -> Iterator[tuple]:
-        shown = buttons("running", turns)
-        changed: dict[str, Any] = {"leave": shown["leave"], "stop": shown["stop"], "stats": answer.stats()}
+        changed = _of(STREAMED, buttons("running", turns)) | {"stats": answer.stats()}
         said = ""
         for number, batch in enumerate(drain(run)):
             answer.add(batch)
@@ -471,7 +474,6 @@ class Desk:
         """The browser is gone for certain (the heartbeat ended)."""
         self._skip(request)
         self.answers.pop(request.session_hash or "", None)
-        self.outcomes.pop(request.session_hash or "", None)
 
     def chat(
         self,
